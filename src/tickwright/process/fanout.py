@@ -88,8 +88,8 @@ class Fanout:
             runs_unsigned=self.settings.fanout_unsigned == "run",
         )
         session.facts["modules"] = [module.name for module in modules.all()]
-        telling = ConsumerReporter(consumer, source, session.facts)
-        return [source, consumer, telling], [consumer_source(consumer), source.samples]
+        reporter = ConsumerReporter(consumer, source, session.facts)
+        return [source, consumer, reporter], [consumer_source(consumer), source.samples]
 
     def _queue(self) -> tuple[str, Callable[[], Awaitable[None]]]:
         """Return where tasks are published, and what makes that place where it is missing."""

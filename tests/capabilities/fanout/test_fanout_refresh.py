@@ -34,8 +34,8 @@ async def test_without_a_connection_of_its_own_the_lists_are_read_every_ten_seco
     world: FanoutWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a pooler nobody hears of changes; the long pause is not kept then."""
-    assert rooms.REFRESH_WITHOUT_NEWS_S == 10
-    monkeypatch.setattr(rooms, "REFRESH_WITHOUT_NEWS_S", 2.0)
+    assert rooms.REFRESH_WITHOUT_WAKEUPS_S == 10
+    monkeypatch.setattr(rooms, "REFRESH_WITHOUT_WAKEUPS_S", 2.0)
     async with world.scheduler(hears=False) as scheduler:
         await eventually_async(lambda: MODULE in scheduler.lists.modules, what="the first reading")
         await world.put_entities(["A"])

@@ -44,14 +44,14 @@ def test_a_count_that_fails_is_no_news_of_what_was_counted() -> None:
 
     side = Side()
     facts: dict[str, Any] = {"modules": ["A"]}
-    telling = ConsumerReporter(side, side, facts)
-    telling.tell()
+    reporter = ConsumerReporter(side, side, facts)
+    reporter.report()
     assert "fanout_dead_letters" not in facts
     side.queued = [5, 2]
-    telling.tell()
+    reporter.report()
     side.queued = None
-    telling.tell()
+    reporter.report()
     assert (facts["fanout_queued"], facts["fanout_dead_letters"], facts["modules"]) == (5, 2, ["A"])
     side.queued = [0, 0]
-    telling.tell()
+    reporter.report()
     assert (facts["fanout_queued"], facts["fanout_dead_letters"]) == (0, 0)

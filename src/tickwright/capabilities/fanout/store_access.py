@@ -1,4 +1,4 @@
-"""How fan-out asks a store: whether to ask it at all, and for how long it may keep a caller waiting."""
+"""How fan-out asks a store: whether to ask it at all, and how long it may keep a caller waiting."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -11,33 +11,33 @@ from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
-TRY_AGAIN_S = 2.0
+RETRY_S = 2.0
 
 T = TypeVar("T")
 _log = structlog.get_logger("tickwright.fanout")
 
 
 class StoreAvailability:
-    """One store as this process sees it; says one line when it goes and one when it is back.
+    """Whether one store answers this process; logs one line when it stops answering and one when it answers again.
 
     Args:
-        event: First part of the line, such as ``marks.redis``.
-        again_s: Between two tries while it is away, in seconds.
+        event: First part of the log events, such as ``fanout.marks_redis``.
+        retry_s: Between two tries while it is unavailable.
     """
 
-    def __init__(self, event: str, *, again_s: float = TRY_AGAIN_S) -> None:
-        self._event, self._again_s = event, again_s
-        self._next_s = 0.0
-        self.away = False
+    def __init__(self, event: str, *, retry_s: float = RETRY_S) -> None:
+        self._event, self._retry_s = event, retry_s
+        self._next_try_s = 0.0
+        self.unavailable = False
 
-    def worth_a_try(self) -> bool:
-        """Whether to ask it now; while it is away this is true once in a while, for one caller."""
-        if not self.away:
+    def should_ask(self) -> bool:
+        """Return whether to ask it now; while it is unavailable true for one caller in ``retry_s``."""
+        if not self.unavailable:
             return True
-        now = monotonic()
-        if now < self._next_s:
+        now_s = monotonic()
+        if now_s < self._next_try_s:
             return False
-        self._next_s = now + self._again_s
+        self._next_try_s = now_s + self._retry_s
         return True
 
     async def ask(self, question: Awaitable[T]) -> T:
@@ -49,31 +49,31 @@ class StoreAvailability:
         try:
             answer = await question
         except Unavailable as error:
-            self._next_s = monotonic() + self._again_s
-            if not self.away:
-                self.away = True
-                _log.warning(f"{self._event}_away", code=error.code, error=error.message)
+            self._next_try_s = monotonic() + self._retry_s
+            if not self.unavailable:
+                self.unavailable = True
+                _log.warning(f"{self._event}_unavailable", code=error.code, error=error.message)
             raise
-        if self.away:
-            self.away = False
-            _log.warning(f"{self._event}_back")
+        if self.unavailable:
+            self.unavailable = False
+            _log.warning(f"{self._event}_available")
         return answer
 
 
 @asynccontextmanager
-async def short_connection(pool: Pool, seconds: float, unknown: str) -> AsyncIterator[Connection]:
-    """Give a connection that is cut after ``seconds``; getting one takes at most as long again.
+async def short_connection(pool: Pool, seconds: float, what: str) -> AsyncIterator[Connection]:
+    """Give a connection that is terminated after ``seconds``; getting one takes at most as long again.
 
-    A polite cancel, and the ROLLBACK behind it, would wait for an answer without a bound. A cut connection fails
-    everything that waits for it at once.
+    A cancel request, and the ROLLBACK behind it, would wait for a silent server without a bound. Terminating the
+    connection fails everything that waits for it at once.
 
     Args:
         pool: Where it comes from.
         seconds: For all statements together.
-        unknown: What cannot be said when the server does not answer, such as ``who publishes``.
+        what: What is read or written, for the error, such as ``publish marks``.
 
     Raises:
-        Unavailable: ``database_unavailable``. What was asked may have been done. Retry.
+        Unavailable: ``database_unavailable``. The statement may have been executed. Retry.
     """
     try:
         connection = await pool.acquire(timeout=seconds)
@@ -84,4 +84,4 @@ async def short_connection(pool: Pool, seconds: float, unknown: str) -> AsyncIte
             cut.cancel()
             await pool.release(connection, timeout=seconds)
     except UNAVAILABLE as error:
-        raise Unavailable("database_unavailable", f"{unknown} is not known: {error!r}"[:500]) from error
+        raise Unavailable("database_unavailable", f"no answer about {what}: {error!r}"[:500]) from error

@@ -465,7 +465,9 @@ async def owner(url: str, prefix: str, installation: str) -> str:
             with losses_as_failures():
                 async with asyncio.timeout(DECLARE_TIMEOUT_S):
                     channel = await open_channel(connection)
-                    arguments: dict[str, Any] = {"alternate-exchange": f"{name}.{installation}"}  # that one need not exist
+                    arguments: dict[str, Any] = {
+                        "alternate-exchange": f"{name}.{installation}"
+                    }  # that one need not exist
                     await channel.exchange_declare(name, exchange_type="fanout", durable=True, arguments=arguments)
         except ChannelPreconditionFailed as error:
             found = _CURRENT.search(str(error))

@@ -19,7 +19,7 @@ from kit.redis_fanout import fresh_prefix, redis_link
 from kit.servers import RabbitServer, RedisServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer import run_claims as claim_book
+from tickwright.capabilities.fanout.consumer import run_claims
 from tickwright.capabilities.fanout.consumer.consumer import DELAYS_MAX
 from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, TwoStoreRunClaims
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
@@ -28,7 +28,7 @@ from tickwright.capabilities.fanout.scheduler.scheduler import (
     AGAIN_S,
     CHANNEL,
     CHUNK,
-    REFRESH_WITHOUT_NEWS_S,
+    REFRESH_WITHOUT_WAKEUPS_S,
     FanoutScheduler,
 )
 from tickwright.domain.leases import LeaseTerms
@@ -83,7 +83,7 @@ async def test_without_an_ear_the_lists_are_read_no_oftener_than_they_have_to(wo
             await eventually_async(
                 lambda: sum(log["event"] == "wakeups.failed" for log in logs) >= 4, what="three more tries"
             )
-            assert scheduler.lists is first or monotonic() - read_s > REFRESH_WITHOUT_NEWS_S
+            assert scheduler.lists is first or monotonic() - read_s > REFRESH_WITHOUT_WAKEUPS_S
 
 
 async def test_while_the_broker_is_away_a_round_ends_with_the_first_refusals(world: FanoutWorld) -> None:
@@ -181,7 +181,7 @@ async def test_a_renewal_beside_an_end_does_not_take_the_run_for_lost(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stores know the claim no more because it has ended: the call is not cancelled, its message not given back."""
-    monkeypatch.setattr(claim_book, "RENEW_S", 0.05)
+    monkeypatch.setattr(run_claims, "RENEW_S", 0.05)
     written, renewals = asyncio.Event(), Counter[bool]()
     answer = asyncio.Event()
 

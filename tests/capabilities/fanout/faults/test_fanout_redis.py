@@ -280,10 +280,10 @@ async def test_a_full_redis_is_one_that_does_not_answer(two: Two, mortal_redis: 
 
             async def redis_is_back() -> bool:
                 await first.claim(PLACES[1:2], "a", LONG)
-                return any(line["event"] == "fanout.marks_redis_back" for line in lines)
+                return any(line["event"] == "fanout.marks_redis_available" for line in lines)
 
             await eventually_async(redis_is_back)
-    assert [line["event"] for line in lines].count("fanout.marks_redis_away") == 2  # one for each scheduler
+    assert [line["event"] for line in lines].count("fanout.marks_redis_unavailable") == 2  # one for each scheduler
 
 
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
@@ -295,7 +295,7 @@ async def test_a_redis_that_is_far_decides_slowly_or_counts_as_away(two: Two, ea
         assert {one.mark for one in await first.claim(PLACES, "a", LONG)} == {Mark.MINE}
         assert {one.mark for one in await second.claim(PLACES, "b", LONG)} == {Mark.TAKEN}
         assert await first.seal(PLACES, "a", keep=HOUR) == 0
-    assert any(line["event"] == "fanout.marks_redis_away" for line in lines) == (each_way_s > 1)
+    assert any(line["event"] == "fanout.marks_redis_unavailable" for line in lines) == (each_way_s > 1)
     begun = await begin_one(consumers[0], RUN, two.owners[0])
     assert await start_of(consumers[1], RUN, two.owners[1]) is RunStart.BUSY
     assert await end_one(consumers[0], RUN, begun, two.owners[0])

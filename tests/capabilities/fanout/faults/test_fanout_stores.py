@@ -173,7 +173,7 @@ async def test_while_the_database_is_down_nobody_calls_a_partner(worlds: Worlds)
         await world.put_task("FIRST", window=window, partner="hub")
         await eventually_async(lambda: len(hub.ended) == 1, 20, what="the partner can be called")
         async with dead(worlds.postgres):
-            session = consumer._book._session
+            session = consumer._claims._session
             await eventually_async(lambda: not session.holds(), 20, what="what it was granted is over")
             await world.put_task("LIMITED", window=window, partner="hub")
             await eventually_async(lambda: consumer.counts["no_permit"] >= 2, 30, what="it waits")
@@ -200,7 +200,7 @@ async def test_without_redis_tasks_wait_while_the_database_is_down(worlds: World
                 lambda: sum(count["stores_away"] for count in counts) >= len(codes), 20, what="they are told to wait"
             )
             assert len(hub.ended) == 1
-            sessions = [one._book._session, two._book._session]
+            sessions = [one._claims._session, two._claims._session]
             await eventually_async(lambda: not any(session.holds() for session in sessions), what="no session is left")
         await won(world, [*codes, "ENDS"], window, BACK_S)
     assert set(hub.ended) == set(world.ids([*codes, "ENDS"], window))

@@ -322,7 +322,7 @@ def acknowledged_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     real = FanoutConsumer._handle
 
     async def handle(self: FanoutConsumer, delivery: Delivery) -> None:
-        await self._source.ack(delivery)
+        await self._queue.ack(delivery)
         await real(self, delivery)
 
     monkeypatch.setattr(FanoutConsumer, "_handle", handle)

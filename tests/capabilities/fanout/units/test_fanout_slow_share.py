@@ -35,9 +35,9 @@ def test_an_entity_is_slow_by_its_last_runs_and_for_its_module_only() -> None:
     share = SlowShare(8, 25)
     ran(share, "A", SLOW_PART * TIMEOUT_S)
     assert share.entities == [("A", "M")]
-    assert not share.has(("A", "OTHER"))
+    assert not share.is_slow(("A", "OTHER"))
     for _ in range(QUICK_RUNS):
-        assert share.has(("A", "M"))
+        assert share.is_slow(("A", "M"))
         ran(share, "A", SLOW_PART * TIMEOUT_S - 0.1)
     assert share.entities == []
 
@@ -47,21 +47,21 @@ def test_an_entity_that_hangs_now_and_then_is_slow_all_the_time(every: int) -> N
     """Else each time that it hangs would be a surprise, in a slot of the healthy ones."""
     share = SlowShare(8, 25)
     for number in range(4 * QUICK_RUNS):
-        assert number == 0 or share.has(("A", "M"))
+        assert number == 0 or share.is_slow(("A", "M"))
         ran(share, "A", TIMEOUT_S if number % every == 0 else 0.0)
 
 
 def test_what_the_ledger_calls_slow_is_slow_as_long_as_it_does() -> None:
     """It says so with each claim, and shortens nothing that was seen here."""
     share = SlowShare(8, 25)
-    share.heard(("A", "M"))
-    assert share.has(("A", "M"))
+    share.mark_timed_out(("A", "M"))
+    assert share.is_slow(("A", "M"))
     ran(share, "A", 0.0)
-    assert not share.has(("A", "M"))
+    assert not share.is_slow(("A", "M"))
     ran(share, "A", TIMEOUT_S)
-    share.heard(("A", "M"))
+    share.mark_timed_out(("A", "M"))
     ran(share, "A", 0.0)
-    assert share.has(("A", "M"))
+    assert share.is_slow(("A", "M"))
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_the_oldest_slow_ones_are_forgotten() -> None:
     for number in range(SLOW_MAX + 1):
         share.note((f"E{number}", "M"), is_slow=True)
     assert len(share.entities) == SLOW_MAX
-    assert not share.has(("E0", "M"))
+    assert not share.is_slow(("E0", "M"))

@@ -2,13 +2,13 @@
 
 ::
 
-    source ──take──▶ read ──claim──▶ permit ──call──▶ end ──ack──▶
-                       └─ cannot be done now ──▶ delay queue   └─ cannot be done ──▶ dead letters
+    queue ──take──▶ read ──claim──▶ permit ──call──▶ end ──ack──▶
+                      └─ cannot be done now ──▶ delay queue   └─ cannot be done ──▶ dead letters
 
-Trusts the claims for who may run, and a message that a scheduler signed for whom: entities are never read from the
+Claims decide which consumer runs a task, and the signed message says for which entity: entities are never read from the
 database. A slot holds one message; it waits for the stores of claims while they answer and a second for a partner's
-permit, never for an entity that is busy. Most slots are closed to entities that are slow. See README.md for what
-happens when it crashes where.
+permit, never for an entity that is busy. Most slots are closed to entities that are slow. README.md says what a crash
+leaves at each step.
 """
 
 import asyncio
@@ -42,14 +42,18 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery, TaskQueue
 from tickwright.store.pool import Pool
 
-# The disposition of a message, as a value: the consumer decides it, the task source carries it out.
-
+SNAPSHOT_S = 5.0
+SHOWN_MAX = 10
 SOON = timedelta(seconds=1)
 LATER = timedelta(seconds=10)
 MUCH_LATER = timedelta(seconds=60)
 SOON_MAX, LATER_MAX = 5, 20
 BUSY_SOON_MAX = 15  # seconds: longer than the claim of a killed consumer lives, in Redis or as a session
 DELAYS_MAX = 30  # of what only another release can do
+
+_log = structlog.get_logger("tickwright.fanout")
+
+# The disposition of a message, as a value: the consumer decides it and carries it out at the queue.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Nobody can do this: to the dead letters, with a code and words for people."""
+    """No consumer can do this: to the dead letters, with a code and a text for people."""
 
     reason: str
     text: str
@@ -77,7 +81,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """As if it had not been taken: this process stops, or has lost the right to do it."""
+    """As if it had not been taken: this process stops, or has lost its claim."""
 
 
 Disposition: TypeAlias = Ack | RetryLater | DeadLetter | Release
@@ -96,28 +100,22 @@ def retry_within_window(why: str, by: timedelta, now_s: float, end_s: int, *, ov
 
 
 def retry_after_throttle(retry_after: timedelta, delays: int, now_s: float, end_s: int) -> Disposition:
-    """Return a delay beyond the silence that the partner asked for.
+    """Return a delay that is longer than ``retry_after``, which the partner asked for, where the window allows it.
 
-    Who comes back at its end would be the first to call, be throttled again, and hold up the partner's other tasks.
+    A task that is tried again exactly then would call first, be throttled again, and hold up the partner's other tasks.
     """
-    disposition = retry_within_window("throttled", retry_after + retry_delay(delays), now_s, end_s, over="given_up")
-    if isinstance(disposition, RetryLater):
-        return disposition
+    longer = retry_within_window("throttled", retry_after + retry_delay(delays), now_s, end_s, over="given_up")
+    if isinstance(longer, RetryLater):
+        return longer
     return retry_within_window("throttled", max(retry_after, SOON), now_s, end_s, over="given_up")
 
 
-KNOWN_S = 5.0
-SHOWN_MAX = 10
-
-_log = structlog.get_logger("tickwright.fanout")
-
-
 class FanoutConsumer(LoopService):
-    """One process's consumer; a :class:`tickwright.ports.service.Service`.
+    """The consumer of one process.
 
     Args:
-        source: Of tasks; it runs before this service and longer, and hands out one message per slot.
-        book: Who runs what, as far as this process asks.
+        queue: Of tasks; its service runs before this one and longer, and it hands out one message per slot.
+        claims: Of this process.
         runner: Calls the modules' functions within their partners' limits.
         slow: Which entities are slow, and how many slots they may hold.
         at_once: Runs of one entity, all its modules and all processes together.
@@ -135,8 +133,8 @@ class FanoutConsumer(LoopService):
     def __init__(
         self,
         pool: Pool,
-        source: TaskQueue,
-        book: ConsumerRunClaims,
+        queue: TaskQueue,
+        claims: ConsumerRunClaims,
         *,
         runner: TaskRunner,
         slow: SlowShare,
@@ -146,7 +144,7 @@ class FanoutConsumer(LoopService):
         probe: Probe = NO_PROBE,
     ) -> None:
         super().__init__()
-        self._pool, self._source, self._book = pool, source, book
+        self._pool, self._queue, self._claims = pool, queue, claims
         self._runner, self._modules, self._at_once, self._probe = runner, modules, at_once, probe
         self._runs_unsigned, self.slow = runs_unsigned, slow
         self.snapshot = ConsumerSnapshot()
@@ -161,24 +159,25 @@ class FanoutConsumer(LoopService):
         await self.snapshot.read(self._pool)
         self.tick()
         async with TaskGroup() as group:
-            looking = [group.create_task(self._book.run()), group.create_task(self._look())]
+            loops = [group.create_task(self._claims.run()), group.create_task(self._refresh())]
             if not self.stopping.is_set():
                 self._taking = group.create_task(self._take())
             await self.stopping.wait()
             if self._taking is not None:
                 self._taking.cancel()
             await self._none_runs()
-            for task in looking:
+            for task in loops:
                 task.cancel()
-        await self._book.write_dropped()
+        await self._claims.write_dropped()
 
     async def quiesce(self) -> None:
-        """Take nothing more; let what runs end, also where this service has crashed meanwhile."""
+        """Take nothing more; wait for what runs, also where this service has crashed meanwhile."""
         await super().quiesce()
         await self._none_runs()
 
     async def stop(self) -> None:
-        """Cancel what runs; its messages go back to the queue, and its claims are free."""
+        """Cancel what runs; its messages go back to the queue, and its claims are released."""
+        self.request_stop()
         if self._taking is not None:
             self._taking.cancel()  # else it could begin one more behind this loop
         for task in self._running:
@@ -190,22 +189,36 @@ class FanoutConsumer(LoopService):
             await asyncio.wait(self._running)
 
     def last_tick_age_s(self) -> float | None:
-        """Seconds since the slowest of the consumer's own loops came round."""
+        """Return the seconds since the slowest of the consumer's own loops came round."""
         age_s = super().last_tick_age_s()
-        if age_s is None or self._book.ticked_s is None:
+        if age_s is None or self._claims.ticked_s is None:
             return None
-        return max(age_s, monotonic() - self._book.ticked_s)
+        return max(age_s, monotonic() - self._claims.ticked_s)
 
     @property
     def running(self) -> int:
-        """Messages in this process's hands."""
+        """Messages that this process handles now."""
         return len(self._running)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(SNAPSHOT_S)
+            await self.snapshot.read(self._pool)
+            self._log_lost()
+            self.tick()
+
+    def _log_lost(self) -> None:
+        """Log windows that slow entities lost since the last time, in one line however many they are."""
+        lost, self._lost_while_slow = self._lost_while_slow, []
+        if lost:
+            most = self.slow.most
+            _log.warning("fanout.windows_lost_while_slow", windows=len(lost), tasks=lost[:SHOWN_MAX], slow_slots=most)
 
     # ------------------------------------------------------------------ one message
 
     async def _take(self) -> None:
         while True:
-            delivery = await self._source.take()
+            delivery = await self._queue.take()
             task = asyncio.create_task(cancel_safe(self._handle(delivery)))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -215,7 +228,7 @@ class FanoutConsumer(LoopService):
             disposition = await self._decide(delivery)
             await self._probe.reached("fanout.decided", message_id=delivery.message_id, disposition=disposition)
         except asyncio.CancelledError:
-            await self._source.release(delivery)
+            await self._queue.release(delivery)
             raise
         except Exception as error:  # noqa: BLE001  one message must not end the others
             _log.exception("fanout.unexpected", message_id=delivery.message_id, error=repr(error))
@@ -225,26 +238,29 @@ class FanoutConsumer(LoopService):
     async def _carry_out(self, delivery: Delivery, disposition: Disposition) -> None:
         match disposition:
             case Ack(why):
-                kept = await self._source.ack(delivery)
+                kept = await self._queue.ack(delivery)
             case RetryLater(why, by):
-                kept = await self._source.delay(delivery, by)
+                kept = await self._queue.delay(delivery, by)
             case DeadLetter(why, text):
-                _log.warning("fanout.buried", message_id=delivery.message_id, reason=why, text=text)
-                kept = await self._source.dead_letter(delivery, why, text)
+                _log.warning("fanout.message_dead_lettered", message_id=delivery.message_id, reason=why, text=text)
+                kept = await self._queue.dead_letter(delivery, why, text)
             case Release():
                 why, kept = "given_back", True
-                await self._source.release(delivery)
+                await self._queue.release(delivery)
         self.counts[why if kept else "lost"] += 1
 
     async def _decide(self, delivery: Delivery) -> Disposition:
         task = self._read(delivery)
         if not isinstance(task, Task):
             return task
-        if self._is_over(task):
+        now_s = self.snapshot.now_s
+        if now_s is not None and now_s >= task.window.end_s:
             return self._drop(task, "expired")
         function = self._modules.get(task.task_type)
         if function is None:
-            return self._nobodys(task, delivery)
+            if self.snapshot.modules is None or task.task_type in self.snapshot.modules:
+                return self._retry(task, "no_handler", delivery, at_least=LATER)  # another process may have it
+            return DeadLetter("unknown_module", f"there is no module {task.task_type}")
         with self.slow.slot(task.entity_code, task.task_type) as use:
             return await self._run(function, task, delivery, use)
 
@@ -253,37 +269,27 @@ class FanoutConsumer(LoopService):
         try:
             task = read_task(delivery, self.snapshot.now_s)
         except FutureVersionError as error:
-            return self._not_ours(delivery) or _later_release(delivery, error)
+            return self._refusal(delivery) or _later_release(delivery, error)
         except Rejected as error:
             return DeadLetter(error.code, error.message)
-        return self._not_ours(delivery) or task
+        return self._refusal(delivery) or task
 
-    def _not_ours(self, delivery: Delivery) -> Disposition | None:
+    def _refusal(self, delivery: Delivery) -> Disposition | None:
         """Return what becomes of a message that no scheduler of ours signed; ``None`` for ours, of any version."""
-        why = self.snapshot.keys.refusal(delivery)
+        keys = self.snapshot.keys
+        why = keys.refusal(delivery)
         if why is None or (why == "unsigned" and self._runs_unsigned):
             return None
-        if why == "signature_wrong" and not self.snapshot.keys.fresh and delivery.delays < DELAYS_MAX:
-            return RetryLater("keys_not_read", LATER)  # its key may be newer than those that are known here
+        if why == "signature_wrong" and not keys.fresh and delivery.delays < DELAYS_MAX:
+            return RetryLater("keys_not_read", LATER)  # its key may be newer than those of the snapshot
         return DeadLetter(why, "no scheduler of this installation signed this task, so it was not run")
 
-    def _nobodys(self, task: Task, delivery: Delivery) -> Disposition:
-        """No function here: perhaps another process has it, unless nobody knows the module at all."""
-        if self.snapshot.modules is None or task.task_type in self.snapshot.modules:
-            return self._later(task, "no_handler", delivery, at_least_later=True)
-        return DeadLetter("unknown_module", f"there is no module {task.task_type}")
-
-    def _is_over(self, task: Task) -> bool:
-        now_s = self.snapshot.now_s
-        return now_s is not None and now_s >= task.window.end_s
-
     def _drop(self, task: Task, why: str) -> Disposition:
-        self._book.drop(task.task_type, task.window.start_s, why)
+        self._claims.drop(task.task_type, task.window.start_s, why)
         return Ack(why)
 
-    def _later(self, task: Task, why: str, delivery: Delivery, *, at_least_later: bool = False) -> Disposition:
-        by = retry_delay(delivery.delays, BUSY_SOON_MAX if why == "busy" else SOON_MAX)
-        by = max(LATER, by) if at_least_later else by
+    def _retry(self, task: Task, why: str, delivery: Delivery, *, at_least: timedelta = SOON) -> Disposition:
+        by = max(at_least, retry_delay(delivery.delays, BUSY_SOON_MAX if why == "busy" else SOON_MAX))
         now_s = self.snapshot.now_s or 0.0
         if now_s + by.total_seconds() >= task.window.end_s:
             by = SOON  # the last chance of a short window
@@ -296,65 +302,49 @@ class FanoutConsumer(LoopService):
 
     async def _run(self, function: Handler, task: Task, delivery: Delivery, use: SlotUse) -> Disposition:
         if not use.may_run():
-            return self._later(task, "slow", delivery)
+            return self._retry(task, "slow", delivery)
         run = Run(task.entity_code, task.task_type, task.window.start_s, self._at_once)
         try:
-            begun = await self._book.begin(run)
+            begun = await self._claims.begin(run)
         except Unavailable:
             return RetryLater("stores_away", LATER)
         if begun.start is RunStart.BUSY:
-            return self._later(task, "busy", delivery)
+            return self._retry(task, "busy", delivery)
         if begun.start is RunStart.DONE:
             return self._drop(task, "superseded")
         try:
-            async with self._book.held(Ended(run, begun)):
+            async with self._claims.held(Ended(run, begun)):
                 if not use.may_run(timed_out=timed_out_lately(begun.since_timeout_s, task.window.length_s)):
-                    await self._book.end(Ended(run, begun, released=True))
-                    return self._later(task, "slow", delivery)
+                    await self._claims.end(Ended(run, begun, released=True))
+                    return self._retry(task, "slow", delivery)
                 called = await self._call(function, task, run, begun, use)
         except ClaimLostError:
             called = None
         return Release() if called is None else self._disposition(task, called, delivery)
 
     async def _call(self, function: Handler, task: Task, run: Run, begun: Begun, use: SlotUse) -> CallResult | None:
-        """Return what became of the call; ``None`` where it does not count, and the message is to come again."""
+        """Return the result of the call; ``None`` where it does not count, and the message is to come again."""
         await self._probe.reached("fanout.begun", task=task.id, fence=begun.fence)
         called = await self._runner.run(function, task, begun, self.snapshot)
         if called.lasted_s is not None:
             use.ran(called.lasted_s, task.timeout_s)
         await self._probe.reached("fanout.called", task=task.id, fence=begun.fence)
-        if not await self._book.end(Ended(run, begun, error=called.error, released=called.released)):
-            _log.warning("fanout.result_not_ours", task=task.id)
+        if not await self._claims.end(Ended(run, begun, error=called.error, released=called.released)):
+            _log.warning("fanout.result_refused", task=task.id)
             return None
         await self._probe.reached("fanout.ended", task=task.id, fence=begun.fence)
         return called
 
     def _disposition(self, task: Task, called: CallResult, delivery: Delivery) -> Disposition:
-        now_s = self.snapshot.now_s or 0.0
+        now_s, end_s = self.snapshot.now_s or 0.0, task.window.end_s
         match called.outcome:
             case Failed():
-                return retry_within_window(
-                    "failed", retry_delay(delivery.delays), now_s, task.window.end_s, over="given_up"
-                )
+                return retry_within_window("failed", retry_delay(delivery.delays), now_s, end_s, over="given_up")
             case Throttled(retry_after):
-                return retry_after_throttle(retry_after, delivery.delays, now_s, task.window.end_s)
+                return retry_after_throttle(retry_after, delivery.delays, now_s, end_s)
             case None:
-                return self._later(task, "no_permit", delivery)
+                return self._retry(task, "no_permit", delivery)
         return Ack("succeeded")
-
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(KNOWN_S)
-            await self.snapshot.read(self._pool)
-            self._log_lost()
-            self.tick()
-
-    def _log_lost(self) -> None:
-        """Log windows that slow entities lost since the last time, in one line however many they are."""
-        lost, self._lost_while_slow = self._lost_while_slow, []
-        if lost:
-            most = self.slow.most
-            _log.warning("fanout.windows_lost_while_slow", windows=len(lost), tasks=lost[:SHOWN_MAX], slow_slots=most)
 
 
 def _later_release(delivery: Delivery, error: FutureVersionError) -> Disposition:
@@ -364,7 +354,7 @@ def _later_release(delivery: Delivery, error: FutureVersionError) -> Disposition
 
 
 def _unexpected(delivery: Delivery, error: Exception) -> Disposition:
-    """Return a delay, as often as a new release gets: a copy's deliveries count anew, so nothing else would end it."""
+    """Return a delay, as often as a new release gets: the delayed copy's deliveries count from zero again."""
     if delivery.delays < DELAYS_MAX:
         return RetryLater("unexpected", LATER)
     return DeadLetter("unexpected", f"{type(error).__name__}; the consumer's log says where")
@@ -373,7 +363,7 @@ def _unexpected(delivery: Delivery, error: Exception) -> Disposition:
 # What a consumer reports in its session, for operators and alert rules: the queue, and its last minute. The session is
 # renewed every few seconds anyway, so this costs no statement.
 
-TELL_S = 2.0
+REPORT_S = 2.0
 MINUTE_S = 60.0
 OUTCOMES = {
     "succeeded": ("succeeded",),
@@ -384,17 +374,17 @@ OUTCOMES = {
 
 
 class Counting(Protocol):
-    """The consumer, as far as it counts: what became of messages since the start of its process."""
+    """The consumer's counts of what became of messages since the start of its process."""
 
     counts: Counter[str]
 
 
-class Queue(Protocol):
-    """The source of tasks, as far as it knows how many there are."""
+class QueueDepth(Protocol):
+    """The queue of tasks, as far as it knows how many there are."""
 
     @property
     def queued(self) -> Sequence[int] | None:
-        """Tasks that nobody holds, and dead letters, as counted last; ``None`` while nobody can count."""
+        """Tasks that no consumer holds, and dead letters, as counted last; ``None`` while they cannot be counted."""
         ...
 
 
@@ -405,7 +395,7 @@ class LastMinute:
         self._seen: deque[tuple[float, Counter[str]]] = deque()
 
     def since(self, counts: Mapping[str, int], now_s: float) -> dict[str, int]:
-        """Return what was added within the last minute, or since the first call, by what operators call it."""
+        """Return what was added within the last minute, or since the first call, by the names of ``OUTCOMES``."""
         self._seen.append((now_s, Counter(counts)))
         while now_s - self._seen[0][0] > MINUTE_S:
             self._seen.popleft()
@@ -414,29 +404,29 @@ class LastMinute:
 
 
 class ConsumerReporter(LoopService):
-    """A :class:`tickwright.ports.service.Service`.
+    """Keeps the facts of a process's session up to date.
 
     Args:
         consumer: Of this process.
         queue: Where it takes tasks from.
-        facts: Of the process's session. ``fanout_dead_letters`` and ``fanout_queued`` keep what was counted last while
-            nobody can count: that RabbitMQ is away is no news of the dead letters in it.
+        facts: Of the session. ``fanout_dead_letters`` and ``fanout_queued`` keep what was counted last: while RabbitMQ
+            is unavailable its dead letters are still there.
     """
 
-    name = "fanout-telling"
+    name = "fanout-reporter"
 
-    def __init__(self, consumer: Counting, queue: Queue, facts: dict[str, Any]) -> None:
+    def __init__(self, consumer: Counting, queue: QueueDepth, facts: dict[str, Any]) -> None:
         super().__init__()
         self._consumer, self._queue, self._facts = consumer, queue, facts
         self._minute = LastMinute()
 
     async def _work(self) -> None:
         while not self.stopping.is_set():
-            self.tell()
-            await self.rest(TELL_S)
+            self.report()
+            await self.rest(REPORT_S)
 
-    def tell(self) -> None:
-        """Say what is so now."""
+    def report(self) -> None:
+        """Write the facts as they are now."""
         self.tick()
         self._facts["fanout_last_minute"] = self._minute.since(self._consumer.counts, monotonic())
         queued = self._queue.queued
@@ -444,15 +434,15 @@ class ConsumerReporter(LoopService):
             self._facts["fanout_queued"], self._facts["fanout_dead_letters"] = queued
 
     async def quiesce(self) -> None:
-        """Tell on: what still runs counts."""
+        """Keep reporting: what still runs counts."""
 
     async def stop(self) -> None:
-        """Be silent."""
+        """Stop reporting."""
         await super().quiesce()
 
 
 def consumer_source(consumer: FanoutConsumer) -> Source:
-    """Return what reads a consumer."""
+    """Return the metrics of a consumer."""
 
     def read() -> Sequence[Sample]:
         samples = [

@@ -25,179 +25,166 @@ from tickwright.ports.session import Session
 
 CARRY_BATCH = 500
 CARRY_ROUNDS_MAX = 20
-LEDGER_AGAIN_S = 1.0
+LEDGER_RETRY_S = 1.0
+RENEW_S = 3.0
+RENEW_WITHOUT_SESSION_S = 1.0
+CARRY_S = 1.0
 
 _Key = tuple[str, str, int]
 G = TypeVar("G", bound=Hashable)
+_log = structlog.get_logger("tickwright.fanout")
 
 
 class _Claims(NamedTuple):
-    """A run under way: its claims, under the token that it began with; the session may have another one by now."""
+    """The claims of a run under way, of the owner that it began with: the session may have another token by now."""
 
     owner: int
-    fast: Begun | None
+    redis: Begun | None
     ledger: Begun | None
 
 
 class TwoStoreRunClaims:
-    """See :class:`tickwright.ports.fanout.RunClaims`; one for a process.
+    """Implements :class:`tickwright.ports.fanout.RunClaims`; one for a process.
 
-    An end that no store hears is kept in memory and is true: the run was ours. It is written by ``carry``, or lost with
-    the process; then the next run hears of an older success, and fetches what was fetched before.
+    An end that no store takes is kept in memory and counts as ours. ``carry`` writes it later, or it is lost with the
+    process; then the next run gets an older last success, and fetches some data again.
 
     Args:
-        fast: Redis; ``None`` where there is none: then nothing runs while the ledger is away.
+        redis: ``None`` where there is none: then nothing runs while the ledger is unavailable.
         ledger: Decides while it answers.
     """
 
-    def __init__(self, fast: CarryingRunClaims | None, ledger: LedgerRunClaims) -> None:
-        self._fast, self._ledger = fast, ledger
-        self._fast_standing = StoreAvailability("fanout.runs_redis")
-        self._ledger_standing = StoreAvailability("fanout.runs_ledger", again_s=LEDGER_AGAIN_S)
-        self._held: dict[_Key, _Claims] = {}
-        self._owed: dict[_Key, tuple[Ended, _Claims]] = {}
+    def __init__(self, redis: CarryingRunClaims | None, ledger: LedgerRunClaims) -> None:
+        self._redis, self._ledger = redis, ledger
+        self._redis_availability = StoreAvailability("fanout.runs_redis")
+        self._ledger_availability = StoreAvailability("fanout.runs_ledger", retry_s=LEDGER_RETRY_S)
+        self._claims: dict[_Key, _Claims] = {}
+        self._unwritten: dict[_Key, tuple[Ended, _Claims]] = {}
 
     # ------------------------------------------------------------------ begin
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
-        """Claim in Redis, then in the ledger what Redis gave; a claim that only one of two gave is given back."""
-        fast = await self._begin_fast(runs, owner)
-        wanted = [n for n in range(len(runs)) if fast is None or fast[n].start is RunStart.BEGUN]
-        ledger = await self._begin_ledger([runs[n] for n in wanted], owner, alone=fast is None)
-        decided = {} if ledger is None else dict(zip(wanted, ledger, strict=True))
-        answers = []
-        refused = []
+        """Claim in Redis, then in the ledger what Redis granted; what the ledger refuses is released in Redis."""
+        in_redis = await self._begin_redis(runs, owner)
+        wanted = [n for n in range(len(runs)) if in_redis is None or in_redis[n].start is RunStart.BEGUN]
+        ledger = await self._begin_ledger([runs[n] for n in wanted], owner, alone=in_redis is None)
+        in_ledger = {} if ledger is None else dict(zip(wanted, ledger, strict=True))
+        answers, refused = [], []
         for n, run in enumerate(runs):
-            theirs, mine = None if fast is None else fast[n], decided.get(n)
-            answer = _joined([one for one in (mine, theirs) if one is not None])
+            redis_begun, ledger_begun = None if in_redis is None else in_redis[n], in_ledger.get(n)
+            answer = _decided([one for one in (ledger_begun, redis_begun) if one is not None])
             if answer.start is RunStart.BEGUN:
-                self._held[_key(run, answer)] = _Claims(owner, theirs, mine)
-            elif theirs is not None and theirs.start is RunStart.BEGUN:
-                refused.append(Ended(run, theirs, released=True))
+                self._claims[_key(run, answer)] = _Claims(owner, redis_begun, ledger_begun)
+            elif redis_begun is not None and redis_begun.start is RunStart.BEGUN:
+                refused.append(Ended(run, redis_begun, released=True))
             answers.append(answer)
-        await self._give_back(refused, owner)
+        if refused and self._redis is not None:
+            with suppress(Unavailable):  # else the claims expire
+                await self._redis_availability.ask(self._redis.end(refused, owner))
         return answers
 
-    async def _begin_fast(self, runs: Sequence[Run], owner: int) -> list[Begun] | None:
-        if self._fast is None or not self._fast_standing.worth_a_try():
+    async def _begin_redis(self, runs: Sequence[Run], owner: int) -> list[Begun] | None:
+        if self._redis is None or not self._redis_availability.should_ask():
             return None
         try:
-            return await self._fast_standing.ask(self._fast.begin(runs, owner))
+            return await self._redis_availability.ask(self._redis.begin(runs, owner))
         except Unavailable:
             return None
 
     async def _begin_ledger(self, runs: Sequence[Run], owner: int, *, alone: bool) -> list[Begun] | None:
         if not runs:
             return []
-        if not alone and not self._ledger_standing.worth_a_try():
+        if not alone and not self._ledger_availability.should_ask():
             return None
         try:
-            await self._pay()
-            return await self._ledger_standing.ask(self._ledger.begin(runs, owner))
+            await self._write_unwritten()
+            return await self._ledger_availability.ask(self._ledger.begin(runs, owner))
         except Unavailable:
             if alone:
                 raise
             return None
 
-    async def _give_back(self, refused: Sequence[Ended], owner: int) -> None:
-        if not refused or self._fast is None:
-            return
-        try:
-            await self._fast_standing.ask(self._fast.end(refused, owner))
-        except Unavailable:
-            return  # they end by themselves
-
-    # ------------------------------------------------------------------ end
+    # ------------------------------------------------------------------ end and renew
 
     async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
         """Write how runs ended: in the ledger, or in Redis to be carried over, or here until one of them answers.
 
         So ``Unavailable`` is not raised.
         """
-        helds = [self._claims_of(one, owner) for one in ended]
+        claims = [self._claims_of(one, owner) for one in ended]
         for one in ended:
-            self._held.pop(_key(one.run, one.begun), None)
-        ledger = await self._end_ledger(ended, helds)
-        fast = await self._end_fast(ended, helds, ledger)
-        await self._tell_ledger([one for n, one in enumerate(ended) if ledger.get(n) is False and fast.get(n)])
-        return [self._conclude(one, helds[n], ledger.get(n), fast.get(n)) for n, one in enumerate(ended)]
-
-    def _claims_of(self, one: Ended, owner: int) -> _Claims:
-        """Return a run's claims; of one that is not known here, such as an end said again, the stores say."""
-        unknown = _Claims(owner, None if self._fast is None else one.begun, one.begun)
-        return self._held.get(_key(one.run, one.begun), unknown)
-
-    async def _end_ledger(self, ended: Sequence[Ended], helds: Sequence[_Claims]) -> Mapping[int, bool]:
-        groups: dict[int, list[tuple[int, Ended]]] = defaultdict(list)
-        for n, (one, held) in enumerate(zip(ended, helds, strict=True)):
-            if held.ledger is not None:
-                groups[held.owner].append((n, one._replace(begun=held.ledger)))
-        return await _ask_groups(groups, self._ledger_standing, lambda owner, part: self._ledger.end(part, owner))
-
-    async def _end_fast(
-        self, ended: Sequence[Ended], helds: Sequence[_Claims], ledger: Mapping[int, bool]
-    ) -> Mapping[int, bool]:
-        fast = self._fast
-        if fast is None:
-            return {}
-        groups: dict[tuple[int, bool], list[tuple[int, Ended]]] = defaultdict(list)
-        for n, (one, held) in enumerate(zip(ended, helds, strict=True)):
-            if held.fast is not None:
-                began = held.fast._replace(begun_s=one.begun.begun_s)
-                groups[held.owner, not ledger.get(n)].append((n, one._replace(begun=began)))
-        return await _ask_groups(
-            groups, self._fast_standing, lambda group, part: fast.end(part, group[0], carry=group[1])
-        )
-
-    async def _tell_ledger(self, believed: Sequence[Ended]) -> None:
-        """Tell it of runs that only Redis still knew as ours, before the next ones succeed; else ``carry`` does."""
-        successes = [_success(one) for one in believed if _succeeded(one)]
-        if successes:
-            with suppress(Unavailable):
-                await self._ledger_standing.ask(self._ledger.carry_over(successes))
-
-    def _conclude(self, one: Ended, held: _Claims, ledger: bool | None, fast: bool | None) -> bool:
-        """Whether the run was ours; Redis proves it where a session was lost while the ledger was away."""
-        if ledger is None and (held.ledger is not None or (fast is None and _succeeded(one))):
-            self._owed[_key(one.run, one.begun)] = one, held
-        if ledger or fast:
-            return True
-        return ledger is None and (held.ledger is not None or fast is None)
-
-    # ------------------------------------------------------------------ renew
+            self._claims.pop(_key(one.run, one.begun), None)
+        ledger = await self._ask_ledger(self._ledger.end, ended, claims)
+        redis = await self._end_redis(ended, claims, ledger)
+        if lost := [one for n, one in enumerate(ended) if ledger.get(n) is False and redis.get(n) and _succeeded(one)]:
+            with suppress(Unavailable):  # before the next runs succeed; else ``carry`` does it
+                await self._ledger_availability.ask(self._ledger.carry_over([_success(one) for one in lost]))
+        return [self._is_ours(one, claims[n], ledger.get(n), redis.get(n)) for n, one in enumerate(ended)]
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
-        """Keep what is under way; it is lost when a store says so and the other one does not know better."""
-        helds = [self._claims_of(one, owner) for one in held]
-        ledger, fast = await asyncio.gather(self._renew_ledger(held, helds), self._renew_fast(held, helds))
-        if held and not ledger and not fast:
-            raise Unavailable("claims_unavailable", "neither the database nor Redis says whose runs these are")
-        ours = [ledger.get(n, False) or fast.get(n, n not in ledger) for n in range(len(held))]
-        for one in (one for one, kept in zip(held, ours, strict=True) if not kept):
-            self._held.pop(_key(one.run, one.begun), None)  # nobody may ever end it
+        """Keep what is under way. A run is lost when one store says so and the other one does not contradict."""
+        claims = [self._claims_of(one, owner) for one in held]
+        ledger, redis = await asyncio.gather(
+            self._ask_ledger(self._ledger.renew, held, claims), self._renew_redis(held, claims)
+        )
+        if held and not ledger and not redis:
+            raise Unavailable("claims_unavailable", "neither the database nor Redis answers which runs are ours")
+        ours = [ledger.get(n, False) or redis.get(n, n not in ledger) for n in range(len(held))]
+        for one, kept in zip(held, ours, strict=True):
+            if not kept:
+                self._claims.pop(_key(one.run, one.begun), None)  # it may never be ended
         return ours
 
-    async def _renew_ledger(self, held: Sequence[Ended], helds: Sequence[_Claims]) -> Mapping[int, bool]:
-        groups: dict[int, list[tuple[int, Ended]]] = defaultdict(list)
-        for n, (one, claims) in enumerate(zip(held, helds, strict=True)):
-            if claims.ledger is not None:
-                groups[claims.owner].append((n, one._replace(begun=claims.ledger)))
-        return await _ask_groups(groups, self._ledger_standing, lambda owner, part: self._ledger.renew(part, owner))
+    def _claims_of(self, one: Ended, owner: int) -> _Claims:
+        """Return a run's claims. The stores decide about a run that is unknown here, such as a repeated end."""
+        unknown = _Claims(owner, None if self._redis is None else one.begun, one.begun)
+        return self._claims.get(_key(one.run, one.begun), unknown)
 
-    async def _renew_fast(self, held: Sequence[Ended], helds: Sequence[_Claims]) -> Mapping[int, bool]:
-        fast = self._fast
-        if fast is None:
+    async def _ask_ledger(
+        self, call: Callable[[Sequence[Ended], int], Awaitable[list[bool]]], runs: Sequence[Ended],
+        claims: Sequence[_Claims],
+    ) -> Mapping[int, bool]:  # fmt: skip
+        groups: dict[int, list[tuple[int, Ended]]] = defaultdict(list)
+        for n, (one, claim) in enumerate(zip(runs, claims, strict=True)):
+            if claim.ledger is not None:
+                groups[claim.owner].append((n, one._replace(begun=claim.ledger)))
+        return await _ask_groups(groups, self._ledger_availability, lambda owner, part: call(part, owner))
+
+    async def _end_redis(
+        self, ended: Sequence[Ended], claims: Sequence[_Claims], ledger: Mapping[int, bool]
+    ) -> Mapping[int, bool]:
+        if (redis := self._redis) is None:
+            return {}
+        groups: dict[tuple[int, bool], list[tuple[int, Ended]]] = defaultdict(list)
+        for n, (one, claim) in enumerate(zip(ended, claims, strict=True)):
+            if claim.redis is not None:
+                begun = claim.redis._replace(begun_s=one.begun.begun_s)
+                groups[claim.owner, not ledger.get(n)].append((n, one._replace(begun=begun)))
+        return await _ask_groups(
+            groups, self._redis_availability, lambda group, part: redis.end(part, group[0], carry=group[1])
+        )
+
+    async def _renew_redis(self, held: Sequence[Ended], claims: Sequence[_Claims]) -> Mapping[int, bool]:
+        if (redis := self._redis) is None:
             return {}
         groups: dict[int, list[tuple[int, Ended]]] = defaultdict(list)
-        for n, (one, claims) in enumerate(zip(held, helds, strict=True)):
-            if claims.fast is not None:
-                groups[claims.owner].append((n, one._replace(begun=claims.fast)))
-        return await _ask_groups(groups, self._fast_standing, lambda owner, part: fast.renew(part, owner))
+        for n, (one, claim) in enumerate(zip(held, claims, strict=True)):
+            if claim.redis is not None:
+                groups[claim.owner].append((n, one._replace(begun=claim.redis)))
+        return await _ask_groups(groups, self._redis_availability, lambda owner, part: redis.renew(part, owner))
 
-    # ------------------------------------------------------------------ later
+    def _is_ours(self, one: Ended, claims: _Claims, ledger: bool | None, redis: bool | None) -> bool:
+        """Return whether the run was ours; Redis proves it where the session was lost without the ledger."""
+        if ledger is None and (claims.ledger is not None or (redis is None and _succeeded(one))):
+            self._unwritten[_key(one.run, one.begun)] = one, claims
+        if ledger or redis:
+            return True
+        return ledger is None and (claims.ledger is not None or redis is None)
+
+    # ------------------------------------------------------------------ what is written later
 
     async def carry(self) -> int:
-        """Write to the ledger what it could not be told; call it every second.
+        """Write to the ledger what it does not have yet; call it every second.
 
         Returns:
             How many ends are still kept here.
@@ -205,60 +192,60 @@ class TwoStoreRunClaims:
         Raises:
             Unavailable: A store does not answer. Call it again.
         """
-        await self._pay()
-        if self._fast is not None and self._fast_standing.worth_a_try():
+        await self._write_unwritten()
+        if self._redis is not None and self._redis_availability.should_ask():
             for _ in range(CARRY_ROUNDS_MAX):
-                told = await self._fast_standing.ask(self._fast.carried(CARRY_BATCH))
-                if not told:
+                successes = await self._redis_availability.ask(self._redis.carried(CARRY_BATCH))
+                if not successes:
                     break
-                await self._ledger_standing.ask(self._ledger.carry_over(told))
-                await self._fast_standing.ask(self._fast.forget(told))
-        return len(self._owed)
+                await self._ledger_availability.ask(self._ledger.carry_over(successes))
+                await self._redis_availability.ask(self._redis.forget(successes))
+        return len(self._unwritten)
 
     async def count_dropped(self, dropped: Mapping[tuple[str, int, str], int]) -> None:
         """Count messages that were dropped, by task type, window, and ``superseded`` or ``expired``."""
         await self._ledger.count_dropped(dropped)
 
-    async def _pay(self) -> None:
-        """Write the ends that no store has heard; of a session that was lost meanwhile as what succeeded alone."""
-        if not self._owed:
+    async def _write_unwritten(self) -> None:
+        """Write the ends that no store has; of a session that was lost meanwhile only what succeeded."""
+        if not self._unwritten:
             return
-        owed = dict(self._owed)
+        unwritten = dict(self._unwritten)
         groups: dict[int, list[Ended]] = defaultdict(list)
-        for one, held in owed.values():
-            if held.ledger is not None:
-                groups[held.owner].append(one._replace(begun=held.ledger))
-        alone = [one for one, held in owed.values() if held.ledger is None]
+        for one, claims in unwritten.values():
+            if claims.ledger is not None:
+                groups[claims.owner].append(one._replace(begun=claims.ledger))
+        unclaimed = [one for one, claims in unwritten.values() if claims.ledger is None]
         for owner, part in groups.items():
-            ours = await self._ledger_standing.ask(self._ledger.end(part, owner))
-            alone += [one for one, mine in zip(part, ours, strict=True) if not mine and _succeeded(one)]
-        await self._ledger_standing.ask(self._ledger.carry_over([_success(one) for one in alone]))
-        for key in owed:
-            self._owed.pop(key, None)
+            ours = await self._ledger_availability.ask(self._ledger.end(part, owner))
+            unclaimed += [one for one, mine in zip(part, ours, strict=True) if not mine and _succeeded(one)]
+        await self._ledger_availability.ask(self._ledger.carry_over([_success(one) for one in unclaimed]))
+        for key in unwritten:
+            self._unwritten.pop(key, None)
 
 
 async def _ask_groups(
     groups: Mapping[G, Sequence[tuple[int, Ended]]],
-    standing: StoreAvailability,
+    availability: StoreAvailability,
     question: Callable[[G, Sequence[Ended]], Awaitable[list[bool]]],
 ) -> Mapping[int, bool]:
     """Return the answers by number; none for a group that the store did not answer."""
     answers: dict[int, bool] = {}
     for group, numbered in groups.items():
-        if not standing.worth_a_try():
+        if not availability.should_ask():
             break
         try:
-            said = await standing.ask(question(group, [one for _, one in numbered]))
+            found = await availability.ask(question(group, [one for _, one in numbered]))
         except Unavailable:
             break
-        answers.update(zip((n for n, _ in numbered), said, strict=True))
+        answers.update(zip((n for n, _ in numbered), found, strict=True))
     return answers
 
 
-def _joined(said: Sequence[Begun]) -> Begun:
-    """Return what the stores say, the first one deciding; the last success is the newest that is known."""
-    known = [one.last_success_s for one in said if one.last_success_s is not None]
-    return said[0]._replace(last_success_s=max(known, default=None))
+def _decided(begun: Sequence[Begun]) -> Begun:
+    """Return the answer of the first store, with the newest last success of all."""
+    successes = [one.last_success_s for one in begun if one.last_success_s is not None]
+    return begun[0]._replace(last_success_s=max(successes, default=None))
 
 
 def _key(run: Run, begun: Begun) -> _Key:
@@ -273,19 +260,12 @@ def _success(one: Ended) -> Success:
     return Success(one.run.entity_code, one.run.task_type, one.run.window_s, one.begun.begun_s)
 
 
-RENEW_S = 3.0
-LOOK_S = 1.0
-CARRY_S = 1.0
-
-_log = structlog.get_logger("tickwright.fanout")
-
-
 class ClaimLostError(Exception):
-    """The claim is somebody else's by now; the call was cancelled."""
+    """The claim belongs to another consumer by now; the call was cancelled."""
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class _HeldRun:
     ended: Ended
     task: "asyncio.Task[None]"
     lost: bool = False
@@ -293,31 +273,31 @@ class _Held:
 
 
 class ConsumerRunClaims:
-    """See the module's text.
+    """The claims that one consumer holds; many calls become one statement.
 
     Args:
         claims: Both stores.
         session: Its token owns the claims in PostgreSQL.
 
     Invariants:
-        FAN-7: a call whose claim is lost is cancelled within ``RENEW_S`` of the loss being known; one whose end is
-            being written is not, since a claim that has ended is nobody's, and the end's own answer says whose it was.
+        FAN-7: a call whose claim is lost is cancelled within ``RENEW_S`` of the loss being known. A call whose end is
+            being written is not: a renewal of a claim that has ended fails, and the end's own answer decides.
     """
 
     def __init__(self, claims: TwoStoreRunClaims, session: Session) -> None:
         self._claims, self._session = claims, session
         self._begins = Joined(self._begin_many)
         self._ends = Joined(self._end_many)
-        self._held: set[_Held] = set()
+        self._held: set[_HeldRun] = set()
         self._dropped: Counter[tuple[str, int, str]] = Counter()
-        self._look_now = asyncio.Event()
+        self._renew_now = asyncio.Event()
         self.ticked_s: float | None = None
-        session.on_lost(self._look_now.set)
+        session.on_lost(self._renew_now.set)
 
     # ------------------------------------------------------------------ one claim
 
     async def begin(self, run: Run) -> Begun:
-        """Claim a run; one that is granted to a caller who was cancelled meanwhile is given back.
+        """Claim a run; a claim that is granted to a caller that was cancelled meanwhile is released.
 
         Raises:
             Unavailable: Neither store answers. Retry.
@@ -336,13 +316,13 @@ class ConsumerRunClaims:
     async def held(self, ended: Ended) -> AsyncIterator[None]:
         """Keep a claim while the body runs.
 
-        A body that is cancelled from outside has not begun, as far as others can see. One that is cancelled because
-        the claim is lost raises :class:`ClaimLostError`.
+        A body that is cancelled from outside counts as not begun. One that is cancelled because the claim is lost
+        raises :class:`ClaimLostError`.
         """
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a claim is held by a task")
-        held = _Held(ended, task)
+        held = _HeldRun(ended, task)
         self._held.add(held)
         try:
             yield
@@ -352,7 +332,7 @@ class ConsumerRunClaims:
                 raise ClaimLostError from None
             await self.end(ended._replace(released=True))
             raise
-        except Exception as error:  # else nobody could run it as long as this process lives
+        except Exception as error:  # else the entity stays busy as long as this process lives
             await self.end(ended._replace(error=type(error).__name__))
             raise
         finally:
@@ -373,22 +353,22 @@ class ConsumerRunClaims:
     async def run(self) -> None:
         """Renew what is held, and carry over what succeeded without a database, until cancelled."""
         async with TaskGroup() as group:
-            group.create_task(self._keep())
-            group.create_task(self._tell())
+            group.create_task(self._renew_until_cancelled())
+            group.create_task(self._carry_until_cancelled())
 
-    async def _keep(self) -> None:
-        """Renew on time whatever else waits for a database that is silent: claims in Redis live for ten seconds."""
+    async def _renew_until_cancelled(self) -> None:
+        """Renew on time even while a silent database blocks everything else: claims in Redis live for ten seconds."""
         while True:
-            self._look_now.clear()
+            self._renew_now.clear()
             begun_s = monotonic()
             await self._renew()
             self.ticked_s = monotonic()
-            rest_s = RENEW_S if self._session.holds() else LOOK_S
+            rest_s = RENEW_S if self._session.holds() else RENEW_WITHOUT_SESSION_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, begun_s + rest_s - self.ticked_s)):
-                    await self._look_now.wait()
+                    await self._renew_now.wait()
 
-    async def _tell(self) -> None:
+    async def _carry_until_cancelled(self) -> None:
         while True:
             with suppress(Unavailable):
                 await self._claims.carry()
@@ -402,7 +382,7 @@ class ConsumerRunClaims:
         try:
             ours = await self._claims.renew([one.ended for one in held], self._owner())
         except Unavailable as error:
-            _log.warning("fanout.not_renewed", runs=len(held), error=error.message)
+            _log.warning("fanout.claims_not_renewed", runs=len(held), error=error.message)
             ours = [self._session.holds()] * len(held)
         for one, mine in zip(held, ours, strict=True):
             if not mine and one in self._held and not one.ending:

@@ -23,16 +23,13 @@ from tickwright.ports.ids import monotonic
 from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 
-# The consumer snapshot: what a consumer knows beside its messages. It is read every few seconds and kept while the
-# database is unavailable.
-
-_SQL = load("tickwright.capabilities.fanout.sql", "known.sql")
+_SQL = load("tickwright.capabilities.fanout.sql", "snapshot.sql")
 _log = structlog.get_logger("tickwright.fanout")
 
 
 @dataclass(slots=True)
 class ConsumerSnapshot:
-    """The time, the names of modules, the numbers of partners, and the keys of our messages.
+    """What a consumer knows beside its messages: read every few seconds, kept while the database is unavailable.
 
     Attributes:
         modules: ``None`` before the first reading.
@@ -49,12 +46,12 @@ class ConsumerSnapshot:
         return self.clock.now(monotonic()) if self.clock.known else None
 
     async def read(self, pool: Pool) -> bool:
-        """Read it again; false when the database is away."""
+        """Read it again; return false where the database is unavailable."""
         try:
-            row = await pool.fetchrow(_SQL["known"])
+            row = await pool.fetchrow(_SQL["snapshot"])
             self.keys = await read_keys(pool)
         except UNAVAILABLE as error:
-            _log.warning("fanout.nothing_known_anew", error=repr(error))
+            _log.warning("fanout.snapshot_not_read", error=repr(error))
             return False
         if self.clock.sample(row["now_s"], monotonic()):
             _log.warning("db_clock_jump", now_s=row["now_s"])
@@ -71,7 +68,7 @@ Outcome: TypeAlias = Answered | Failed | Throttled
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What became of a call, and how long it took; both are ``None`` where the partner's limits let none through."""
+    """What became of a call, and how long it took; both are ``None`` where the partner's limits allowed none."""
 
     outcome: Outcome | None
     lasted_s: float | None = None
@@ -88,7 +85,7 @@ class CallResult:
 
 
 class TaskRunner:
-    """Calls functions, and tells the partner contract what became of it.
+    """Calls functions, and reports the outcomes to the partner contract.
 
     Args:
         contract: Of this process: the same object that polls of trackers keep to.
@@ -102,15 +99,15 @@ class TaskRunner:
         self._waiting: Counter[str] = Counter()
 
     async def run(self, function: Handler, task: Task, begun: Begun, snapshot: ConsumerSnapshot) -> CallResult:
-        """Call ``function`` with the task, as the partner allows it; one that is not known here allows nothing."""
+        """Call ``function`` with the task as its partner allows; a partner that the snapshot lacks allows nothing."""
         if task.partner is None:
-            return await self._ask(function, task, begun)
+            return await self._timed_call(function, task, begun)
         number = snapshot.partners.get(task.partner)
         permit = None if number is None else await self._permit(task.partner, number)
         if permit is None:
             return CallResult(None)
         try:
-            called = await self._ask(function, task, begun)
+            called = await self._timed_call(function, task, begun)
         except BaseException:
             permit.close(None)
             raise
@@ -130,13 +127,13 @@ class TaskRunner:
         finally:
             self._waiting[partner] -= 1
 
-    async def _ask(self, function: Handler, task: Task, begun: Begun) -> CallResult:
+    async def _timed_call(self, function: Handler, task: Task, begun: Begun) -> CallResult:
         begun_s = monotonic()
-        outcome = await self._outcome_of(function, task, begun)
+        outcome = await self._call(function, task, begun)
         return CallResult(outcome, monotonic() - begun_s)
 
-    async def _outcome_of(self, function: Handler, task: Task, begun: Begun) -> Outcome:
-        """Call it; what it says of its failure is kept and logged, so the secrets that it was given are taken out."""
+    async def _call(self, function: Handler, task: Task, begun: Begun) -> Outcome:
+        """Call it. The text of a failure is stored and logged, so secrets that the function was given are masked."""
         secrets = ResolvedSecrets(self._secrets(()))
 
         def bound_to(destinations: Sequence[Destination]) -> Secrets:
@@ -192,7 +189,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 def timed_out_lately(since_timeout_s: float | None, window_s: int) -> bool:
-    """Return whether a run is one of the last, by the ledger: it knows when one timed out, and counts no others."""
+    """Return whether one of the last runs timed out, by the ledger, which knows when and does not count the others."""
     return since_timeout_s is not None and 0 <= since_timeout_s < QUICK_RUNS * window_s
 
 
@@ -211,8 +208,8 @@ class SlotUse:
             timed_out: By the ledger: one of its last runs, perhaps in another process, ended by its timeout.
         """
         if timed_out:
-            self._share.heard(self._key)
-        if not self.is_slow and self._share.has(self._key):
+            self._share.mark_timed_out(self._key)
+        if not self.is_slow and self._share.is_slow(self._key):
             self.is_slow = self._share.running < self._share.most
             self._share.running += self.is_slow
             return self.is_slow
@@ -224,7 +221,7 @@ class SlotUse:
 
 
 class SlowShare:
-    """One for a consumer.
+    """Which entities are slow, and which share of the slots they hold; one for a consumer.
 
     Args:
         slots: Of the process.
@@ -259,8 +256,8 @@ class SlowShare:
         if quick_left > 0:
             self._keep(key, quick_left)
 
-    def heard(self, key: Key) -> None:
-        """Note that the ledger calls it slow, which it says again with each claim for as long as that is so."""
+    def mark_timed_out(self, key: Key) -> None:
+        """Note that the ledger knows of a timeout; it says so with each claim for as long as the timeout counts."""
         if key not in self._slow:
             self._keep(key, 1)
 
@@ -269,7 +266,7 @@ class SlowShare:
         if len(self._slow) > SLOW_MAX:
             del self._slow[next(iter(self._slow))]
 
-    def has(self, key: Key) -> bool:
+    def is_slow(self, key: Key) -> bool:
         """Return whether this entity is slow for this module."""
         return key in self._slow
 

@@ -1,8 +1,8 @@
 """Claim, publish, seal: how one chunk of a window is published once, whichever schedulers try.
 
-A claim has a short life. When a scheduler dies behind it, another one claims the place within seconds; a scheduler that
-was suspended publishes nothing once its claim may be another's. A message whose confirm was lost is sent again under
-the same claim and the same id: consumers drop the second one.
+A claim has a short life. When a scheduler dies behind it, another one claims the window within seconds; a scheduler
+that was suspended publishes nothing once its claim may be another's. A message whose confirm was lost is sent again
+under the same claim and the same id: consumers drop the second one.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class ListedEntity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModuleList:
-    """One module and whom it is polled for."""
+    """One module and the entities that are polled for it."""
 
     name: str
     length_s: int
@@ -66,8 +66,8 @@ class EntityLists:
 
     Attributes:
         unknown: Modules that entities name and that are not set up, with how many entities; a hundred at most.
-        now_s: The database's clock when they were read, and ``received_s`` the monotonic one when they were here.
-        keys: That messages are signed with.
+        now_s: The database's clock when they were read, and ``received_s`` the monotonic clock when they arrived.
+        keys: Messages are signed with them.
     """
 
     modules: Mapping[str, ModuleList]
@@ -81,7 +81,7 @@ EMPTY = EntityLists(MappingProxyType({}), MappingProxyType({}), 0.0, 0.0)
 
 
 async def read_lists(pool: Pool) -> EntityLists:
-    """Return the lists as they are now, all from one snapshot. Raises what a lost database raises; retry."""
+    """Return the lists as they are now, all from one snapshot. Raises ``UNAVAILABLE``; retry."""
     async with pool.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         now_s = await connection.fetchval(_SQL["now"])
         received_s = monotonic()
@@ -120,7 +120,7 @@ async def read_parties(pool: Pool, codes: Sequence[str]) -> Mapping[str, ListedE
     """Return those of ``codes`` that are there, with their parties.
 
     Raises:
-        Unavailable: The database is away. Retry.
+        Unavailable: ``database_unavailable``. Retry.
     """
     try:
         rows = await pool.fetch(_SQL["parties"], codes)
@@ -133,7 +133,7 @@ LEASE = timedelta(seconds=10)
 LEASE_MIN = timedelta(seconds=2)
 PUBLISH = timedelta(seconds=4)
 CHUNKS_AT_ONCE = 3
-"""Of all modules together: what waits for room at the broker grows old there, is sent too late, and then sent twice."""
+"""Of all modules together: a message that waits for the broker longer is sent too late, and then sent twice."""
 
 SKEW = timedelta(minutes=1)
 NO_QUEUE = frozenset({"unroutable", "exchange_missing"})
@@ -154,21 +154,21 @@ _FOUND = {Mark.MINE: EntityOutcome.AGAIN, Mark.TAKEN: EntityOutcome.TAKEN, Mark.
 
 
 class Publisher:
-    """What all modules of one scheduler publish through.
+    """Publishes for all modules of one scheduler.
 
     Args:
-        marks: Who publishes what.
+        marks: Decide which scheduler publishes which window.
         broker: Carries ``destination``.
         declare: Makes the queue where it is missing; raises ``Unavailable``.
         parties: Reads entities whose parties the lists do not keep; raises ``Unavailable``.
         token: Of this process; no other one has it.
 
     Attributes:
-        keys: Sign every message; set by whoever reads the lists.
+        keys: Sign every message; set with each reading of the lists.
         room: For the chunks of all modules together; what waits at the broker instead would be published late.
 
     Invariants:
-        FAN-1: a place is sealed only behind the broker's confirm.
+        FAN-1: a window is sealed only behind the broker's confirm.
         FAN-2: nothing is published when half of its claim's life, five seconds at most, is over.
     """
 
@@ -190,29 +190,29 @@ class Publisher:
         self.room = asyncio.Semaphore(CHUNKS_AT_ONCE)
 
     async def send(self, module: ModuleList, window: Window, codes: Sequence[str]) -> Mapping[str, EntityOutcome]:
-        """Publish what is free of ``codes``, at most a few hundred; whoever calls it has taken ``room``.
+        """Publish what is free of ``codes``, at most a few hundred; the caller holds ``room``.
 
         Raises:
-            Unavailable: Nobody can say who publishes what, or there is no key to sign with. Retry.
+            Unavailable: No store of marks answers, or there is no key to sign with. Retry.
         """
         lease, asked_s = _lease(window), monotonic()
-        places = [EntityWindow(code, module.name, window.start_s) for code in codes]
-        claims = await self._marks.claim(places, self._token, lease)
-        fates = {place.entity_code: _FOUND[claim.mark] for place, claim in zip(places, claims, strict=True)}
-        mine = [(place, claim.last_success_s) for place, claim in zip(places, claims, strict=True) if _is_mine(claim)]
-        listed = await self._with_parties(module, [place.entity_code for place, _ in mine])
-        mine = [(place, last) for place, last in mine if place.entity_code in listed]
+        windows = [EntityWindow(code, module.name, window.start_s) for code in codes]
+        claims = await self._marks.claim(windows, self._token, lease)
+        fates = {one.entity_code: _FOUND[claim.mark] for one, claim in zip(windows, claims, strict=True)}
+        mine = [(one, claim.last_success_s) for one, claim in zip(windows, claims, strict=True) if _is_mine(claim)]
+        listed = await self._with_parties(module, [one.entity_code for one, _ in mine])
+        mine = [(one, last_s) for one, last_s in mine if one.entity_code in listed]
         await self._probe.reached("fanout.claimed", places=len(mine))
         if mine and monotonic() - asked_s < lease.total_seconds() / 2:
             timeout = min(PUBLISH, lease * 0.4)
-            messages = [self._message(module, window, place.entity_code, listed, last, timeout) for place, last in mine]
+            messages = [self._message(module, window, one.entity_code, listed, last_s, timeout) for one, last_s in mine]
             outcomes = await self._broker.publish_many(messages)
             await self._probe.reached("fanout.published_not_sealed", places=len(mine))
-            await self._settle([place for place, _ in mine], outcomes, fates, keep=_keep(window))
+            await self._settle([one for one, _ in mine], outcomes, fates, keep=_keep(window))
         return fates
 
     async def _with_parties(self, module: ModuleList, codes: Sequence[str]) -> Mapping[str, ListedEntity]:
-        """Return the entities with their parties, also what is not kept; one that is gone meanwhile is missing."""
+        """Return the entities with their parties, read where they are not kept; without those deleted meanwhile."""
         listed = {code: module.entities[code] for code in codes}
         large = [code for code, entry in listed.items() if not entry.party]
         if large:
@@ -229,54 +229,46 @@ class Publisher:
         timeout: timedelta,
     ) -> Message:
         listed = all_listed[code]
-        known = [at for at in (last_success_s, module.last_success_s.get(code)) if at is not None]
+        successes = [at_s for at_s in (last_success_s, module.last_success_s.get(code)) if at_s is not None]
+        last_s = max(successes, default=None)
         message_id, body = write_task(
-            code,
-            module.name,
-            listed.party,
-            window,
-            max(known, default=None),
-            module.timeout_ms,
-            listed.partner,
-            listed.config_version,
+            code, module.name, listed.party, window, last_s, module.timeout_ms, listed.partner, listed.config_version
         )
         signed = {SIGNATURE: self.keys.sign(body)}
         return Message(message_id, self._destination, body, headers=signed, timeout=timeout)
 
     async def _settle(
         self,
-        places: Sequence[EntityWindow],
+        windows: Sequence[EntityWindow],
         outcomes: Sequence[Outcome],
         fates: dict[str, EntityOutcome],
         *,
         keep: timedelta,
     ) -> None:
-        done, refused = [], []
-        for place, outcome in zip(places, outcomes, strict=True):
+        done, refused, refusals = [], [], []
+        for window, outcome in zip(windows, outcomes, strict=True):
             if isinstance(outcome, Accepted):
-                done.append(place)
-                fates[place.entity_code] = EntityOutcome.PUBLISHED
+                done.append(window)
+                fates[window.entity_code] = EntityOutcome.PUBLISHED
             elif isinstance(outcome, Refused):
-                refused.append(place)
+                refused.append(window)
+                refusals.append(outcome)
         self.counts["published"] += len(done)
         self.counts["refused"] += len(refused)
-        self.counts["unknown"] += len(places) - len(done) - len(refused)
+        self.counts["unknown"] += len(windows) - len(done) - len(refused)
         if done:
-            await self._seal(done, keep)
+            try:
+                self.counts["not_mine"] += await self._marks.seal(done, self._token, keep=keep)
+            except Unavailable as error:  # they are published; at worst another scheduler publishes them again
+                _log.warning("fanout.windows_not_sealed", windows=len(done), error=error.message)
         if refused:
-            await self._refused(refused, [one for one in outcomes if isinstance(one, Refused)])
+            await self._release(refused, refusals)
 
-    async def _seal(self, done: Sequence[EntityWindow], keep: timedelta) -> None:
-        try:
-            self.counts["not_mine"] += await self._marks.seal(done, self._token, keep=keep)
-        except Unavailable as error:  # they are published; at worst somebody else publishes them again
-            _log.warning("fanout.not_sealed", places=len(done), error=error.message)
-
-    async def _refused(self, places: Sequence[EntityWindow], said: Sequence[Refused]) -> None:
-        codes = Counter(one.code for one in said)
-        _log.warning("fanout.not_published", refusals=dict(codes), reason=said[0].reason)
-        with suppress(Unavailable):  # else the claims end by themselves
-            await self._marks.release(places, self._token)
+    async def _release(self, windows: Sequence[EntityWindow], refusals: Sequence[Refused]) -> None:
+        codes = Counter(one.code for one in refusals)
+        _log.warning("fanout.messages_refused", refusals=dict(codes), reason=refusals[0].reason)
+        with suppress(Unavailable):  # else the claims expire
+            await self._marks.release(windows, self._token)
         if NO_QUEUE & codes.keys():
             await self._declare()
 
@@ -291,5 +283,5 @@ def _lease(window: Window) -> timedelta:
 
 
 def _keep(window: Window) -> timedelta:
-    """How long nobody may publish it again: the window, and as long as two clocks may differ."""
+    """How long it is not published again: the window, and as long as two clocks may differ."""
     return timedelta(seconds=window.length_s) + SKEW

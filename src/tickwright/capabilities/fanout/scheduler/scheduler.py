@@ -39,17 +39,29 @@ from tickwright.store.pool import UNAVAILABLE, Pool
 CHUNK = 250
 TAKEN_S = 2.0
 AGAIN_S = 1.0
+REFRESH_S = 300.0
+REFRESH_WITHOUT_WAKEUPS_S = 10.0
+REFRESH_GAP_S = 1.0
+REFRESH_REST = 3.0
+"""Times as long as a reading took: however many rows change, at most a quarter of the time is spent on reading."""
+RETRY_S = 1.0
+CHANNEL = "tickwright_entities"
 
+Gates = Callable[[str], bool | None]
+"""What the environment says of a module: ``ENABLE_<NAME>_POLLING``, or nothing."""
+
+_SETTLED = {EntityOutcome.PUBLISHED, EntityOutcome.SEALED}
 _log = structlog.get_logger("tickwright.fanout")
 
 
 class ModuleLoop:
-    """See the module's text.
+    """The loop of one module: publishes window after window.
 
     Args:
         name: Of the module.
-        look: Returns what is to be published now; ``None`` once there is no such module, nothing while it is held back.
-        shift: 0 to 1: where in the order this process begins, so that several do not claim the same places.
+        read: Returns the module's list as it is now, empty while the module is held back; ``None`` once there is no
+            such module.
+        shift: 0 to 1: where in the order this process begins, so that several do not claim the same entities.
     """
 
     def __init__(
@@ -57,12 +69,12 @@ class ModuleLoop:
         name: str,
         publisher: Publisher,
         clock: DbClock,
-        look: Callable[[], ModuleList | None],
+        read: Callable[[], ModuleList | None],
         *,
         shift: float,
     ) -> None:
         self.name = name
-        self._publisher, self._clock, self._look, self._shift = publisher, clock, look, shift
+        self._publisher, self._clock, self._read, self._shift = publisher, clock, read, shift
         self.window: Window | None = None
         self.settled: set[str] = set()
         self.missed = 0
@@ -76,22 +88,21 @@ class ModuleLoop:
         """Publish window after window until there is no such module any more, or until ``stopping``."""
         while not self.stopping:
             self.changed.clear()
-            module = self._look()
+            module = self._read()
             if module is None:
                 return
-            window = window_at(self._now(), module.length_s)
+            window = window_at(self._now_s(), module.length_s)
             if window != self.window:
-                self._begin(window, module)
-            look_again_s = await self._publish(module, window)
-            await self._rest(min(look_again_s, self._clock.monotonic_at(window.end_s)))
+                if self.window is not None and self.window.length_s == window.length_s:
+                    self._note_missed(self.window, self._left(module))
+                self.window, self.settled = window, set()
+            until_s = min(await self._publish(module, window), self._clock.monotonic_at(window.end_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, until_s - monotonic())):
+                    await self.changed.wait()
 
-    def _now(self) -> float:
+    def _now_s(self) -> float:
         return self._clock.now(monotonic())
-
-    def _begin(self, window: Window, module: ModuleList) -> None:
-        if self.window is not None and self.window.length_s == window.length_s:
-            self._note_missed(self.window, self._left(module))
-        self.window, self.settled = window, set()
 
     def _note_missed(self, window: Window, left: Sequence[str]) -> None:
         if left:
@@ -99,80 +110,58 @@ class ModuleLoop:
             _log.warning("fanout.window_missed", module=self.name, window_s=window.start_s, entities=len(left))
 
     def _left(self, module: ModuleList) -> list[str]:
-        """Return who is not settled in this window, in an order that differs from window to window."""
+        """Return the entities that are not settled in this window, in an order that differs from window to window."""
         if self._ordered_window != self.window or self._ordered is not module.entities:
-            self._order = self._in_order(module.entities)
+            salt = b"" if self.window is None else b"%d:" % self.window.start_s
+            order = sorted(module.entities, key=lambda code: crc32(salt + code.encode()))
+            begin = int(len(order) * self._shift)
+            self._order = order[begin:] + order[:begin]
             self._ordered_window, self._ordered = self.window, module.entities
         return [code for code in self._order if code not in self.settled]
 
-    def _in_order(self, codes: Mapping[str, object]) -> list[str]:
-        salt = b"" if self.window is None else b"%d:" % self.window.start_s
-        order = sorted(codes, key=lambda code: crc32(salt + code.encode()))
-        begin = int(len(order) * self._shift)
-        return order[begin:] + order[:begin]
-
     async def _publish(self, module: ModuleList, window: Window) -> float:
-        """Go once through what is left; return the monotonic time at which it is worth while to look again."""
+        """Go once through what is left; return the monotonic time at which the next try is worth while."""
         left = self._left(module)
         if not left:
             return float("inf")
         chunks = iter([left[begin : begin + CHUNK] for begin in range(0, len(left), CHUNK)])
-        fates: set[EntityOutcome] = set()
+        outcomes: set[EntityOutcome] = set()
         async with TaskGroup() as group:
             for _ in range(min(CHUNKS_AT_ONCE, -(-len(left) // CHUNK))):
-                group.create_task(self._go_through(module, window, chunks, fates))
-        if EntityOutcome.AGAIN in fates:
+                group.create_task(self._publish_chunks(module, window, chunks, outcomes))
+        if EntityOutcome.AGAIN in outcomes:
             return monotonic() + AGAIN_S
-        return monotonic() + TAKEN_S if EntityOutcome.TAKEN in fates else float("inf")
+        return monotonic() + TAKEN_S if EntityOutcome.TAKEN in outcomes else float("inf")
 
-    async def _go_through(
-        self, module: ModuleList, window: Window, chunks: Iterator[Sequence[str]], fates: set[EntityOutcome]
+    async def _publish_chunks(
+        self, module: ModuleList, window: Window, chunks: Iterator[Sequence[str]], outcomes: set[EntityOutcome]
     ) -> None:
         for chunk in chunks:
             async with self._publisher.room:
                 found = await self._send(module, window, chunk)
             if found is None:
-                fates.add(EntityOutcome.AGAIN)
+                outcomes.add(EntityOutcome.AGAIN)
                 return
-            self.settled.update(
-                code for code, fate in found.items() if fate in {EntityOutcome.PUBLISHED, EntityOutcome.SEALED}
-            )
-            fates.update(found.values())
+            self.settled.update(code for code, outcome in found.items() if outcome in _SETTLED)
+            outcomes.update(found.values())
             if EntityOutcome.AGAIN in found.values() and EntityOutcome.PUBLISHED not in found.values():
-                return  # the broker takes nothing: to claim all the others for it would be work for nothing
+                return  # the broker takes nothing: claims of all the others would be in vain
 
     async def _send(
         self, module: ModuleList, window: Window, chunk: Sequence[str]
     ) -> Mapping[str, EntityOutcome] | None:
-        """Publish one chunk; ``None`` when the round is over, and what is left is to be looked at again."""
-        if self.stopping or self.changed.is_set() or self._now() >= window.end_s:
+        """Publish one chunk; ``None`` when the round is over and what is left has to be tried again."""
+        if self.stopping or self.changed.is_set() or self._now_s() >= window.end_s:
             return None
         try:
             return await self._publisher.send(module, window, chunk)
         except TickwrightError as error:
-            _log.warning("fanout.cannot_publish", module=self.name, code=error.code, error=error.message)
+            _log.warning("fanout.publish_failed", module=self.name, code=error.code, error=error.message)
             return None
-
-    async def _rest(self, until_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, until_s - monotonic())):
-                await self.changed.wait()
-
-
-REFRESH_S = 300.0
-REFRESH_WITHOUT_NEWS_S = 10.0
-REFRESH_GAP_S = 1.0
-REFRESH_REST = 3.0
-"""Times as long as a reading took: however many rows change, at most a quarter of the time is spent on reading."""
-AWAY_S = 1.0
-CHANNEL = "tickwright_entities"
-
-Gates = Callable[[str], bool | None]
-"""What the environment says of a module: ``ENABLE_<NAME>_POLLING``, or nothing."""
 
 
 class FanoutScheduler(LoopService):
-    """A :class:`tickwright.ports.service.Service`.
+    """Reads the lists and runs a loop for each module.
 
     Args:
         pool: The lists are read from it.
@@ -197,8 +186,6 @@ class FanoutScheduler(LoopService):
         self._group: TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # ------------------------------------------------------------------ service
-
     async def _work(self) -> None:
         try:
             async with TaskGroup() as group:
@@ -215,19 +202,19 @@ class FanoutScheduler(LoopService):
         await super().quiesce()
 
     async def stop(self) -> None:
-        """Cut what runs; a claim that it leaves is free within seconds."""
+        """Cancel what runs; a claim that it leaves is free within seconds."""
         for task in self._tasks:
             task.cancel()
         await super().quiesce()
 
     @property
     def counts(self) -> Counter[str]:
-        """What became of messages here, by what became of them; ``missed`` are entities of windows that are over."""
+        """Messages by what became of them; ``missed`` are entities of windows that are over."""
         return self._publisher.counts + Counter(missed=sum(loop.missed for loop in self._loops.values()))
 
     @property
     def settled(self) -> int:
-        """Entities of the windows under way that are published, by whomever, as far as is known here."""
+        """Entities of the current windows that are published, by any process, as far as this one knows."""
         return sum(len(loop.settled) for loop in self._loops.values())
 
     # ------------------------------------------------------------------ lists
@@ -239,16 +226,19 @@ class FanoutScheduler(LoopService):
             try:
                 lists = await read_lists(self._pool)
                 if self.stopping.is_set():
-                    return  # a loop that began now would hear nothing of it
+                    return  # a loop that began now would not be stopped
                 self._adopt(lists)
-                wait_s = REFRESH_S if self._wakeups.works else REFRESH_WITHOUT_NEWS_S
+                wait_s = REFRESH_S if self._wakeups.works else REFRESH_WITHOUT_WAKEUPS_S
             except UNAVAILABLE as error:
                 _log.warning("fanout.lists_not_read", error=repr(error))
-                wait_s = AWAY_S
-            await self._rest(wait_s, gap_s=max(REFRESH_GAP_S, REFRESH_REST * (monotonic() - begun_s)))
+                wait_s = RETRY_S
+            await self._wait(wait_s, gap_s=max(REFRESH_GAP_S, REFRESH_REST * (monotonic() - begun_s)))
 
-    async def _rest(self, seconds: float, *, gap_s: float) -> None:
-        """Wait for news or some time; never less than the gap, since an import tells of every row."""
+    async def _wait(self, seconds: float, *, gap_s: float) -> None:
+        """Wait for a wake-up or some time; never less than the gap, since an import notifies of every row.
+
+        Ticks meanwhile: a module that rests until its next window is as it should be.
+        """
         now_s = monotonic()
         not_before_s, end_s = now_s + gap_s, now_s + max(seconds, gap_s)
         while not self.stopping.is_set() and now_s < end_s:
@@ -257,7 +247,7 @@ class FanoutScheduler(LoopService):
                 return
             self.tick()
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(AWAY_S, until_s - now_s)):
+                async with asyncio.timeout(min(RETRY_S, until_s - now_s)):
                     await awaited.wait()
             now_s = monotonic()
 
@@ -269,12 +259,12 @@ class FanoutScheduler(LoopService):
         self.lists, self._publisher.keys = lists, lists.keys
         for name in lists.modules:
             if name not in self._loops:
-                self._begin(name)
+                self._start_loop(name)
         for loop in self._loops.values():
             loop.changed.set()
 
-    def _begin(self, name: str) -> None:
-        loop = ModuleLoop(name, self._publisher, self.clock, lambda: self._look(name), shift=self._shift)
+    def _start_loop(self, name: str) -> None:
+        loop = ModuleLoop(name, self._publisher, self.clock, lambda: self._list_of(name), shift=self._shift)
         self._loops[name] = loop
         if self._group is not None:
             task = self._group.create_task(self._run(loop))
@@ -288,7 +278,7 @@ class FanoutScheduler(LoopService):
             if self._loops.get(loop.name) is loop:
                 del self._loops[loop.name]
 
-    def _look(self, name: str) -> ModuleList | None:
+    def _list_of(self, name: str) -> ModuleList | None:
         module = self.lists.modules.get(name)
         if module is None or not self.held_back(module):
             return module
@@ -301,7 +291,7 @@ class FanoutScheduler(LoopService):
 
 
 def scheduler_source(scheduler: FanoutScheduler) -> Source:
-    """Return what reads a scheduler."""
+    """Return the metrics of a scheduler."""
 
     def read() -> Sequence[Sample]:
         samples = [

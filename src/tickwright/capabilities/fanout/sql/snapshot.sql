@@ -1,4 +1,4 @@
--- name: known
+-- name: snapshot
 -- The time, every module's name and every partner's number, in one answer. Index: none, both tables are small.
 SELECT extract(epoch FROM clock_timestamp())::float8 AS now_s,
        ARRAY(SELECT name FROM tickwright.modules ORDER BY name) AS modules,
