@@ -17,7 +17,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import DeclaredListener, Function, ListenerRegistry
 from tickwright.capabilities.reports.merge.merge import MergeBounds
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
-from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, Workshop
+from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, StepResources
 from tickwright.capabilities.reports.parts.listeners import ReportListener
 from tickwright.capabilities.reports.parts.run import Bringers
 from tickwright.capabilities.reports.parts.storage import PartPlaces
@@ -178,8 +178,8 @@ class ReportWorld:
             parts, places, session, wakeups, bringers, folder=folder, at_once=at_once, probe=probe
         )
         merges = MergeProcesses(at_once=1, spare=1)
-        shop = Workshop(records, places, kept, folder, merges, MergeBounds(), probe)
-        supervisor = ReportSupervisor(shop, session, wakeups, at_once=1)
+        resources = StepResources(records, places, kept, folder, merges, MergeBounds(), probe)
+        supervisor = ReportSupervisor(resources, session, wakeups, at_once=1)
         services = (session, wakeups, merges, listener, supervisor)
         process = Process(session=session, listener=listener, supervisor=supervisor, merges=merges, services=services)
         await session.open()

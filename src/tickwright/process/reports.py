@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tickwright.capabilities.reports.handlers import ListenerRegistry
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds, threads_for
-from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, Workshop
+from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, StepResources
 from tickwright.capabilities.reports.metrics import source_of
 from tickwright.capabilities.reports.parts.listeners import CallQueue, ReportCalls, ReportListener
 from tickwright.capabilities.reports.parts.run import Bringers
@@ -74,8 +74,8 @@ class Reports:
         memory_bytes = self.settings.report_memory_mb * 1024 * 1024
         bounds = MergeBounds(memory_bytes, threads_for(memory_bytes))
         merges = MergeProcesses(at_once=self.settings.report_merges, spare=1)  # the place that supervisors have more
-        shop = Workshop(self.records, self.places, self.objects, self.folder, merges, bounds)
-        supervisor = ReportSupervisor(shop, session, wakeups, at_once=self.settings.report_merges)
+        resources = StepResources(self.records, self.places, self.objects, self.folder, merges, bounds)
+        supervisor = ReportSupervisor(resources, session, wakeups, at_once=self.settings.report_merges)
         session.facts["serves"] = bringers.names()
         session.facts["report_calls_stuck"] = lambda: listener.stuck
         services: list[Service] = [wakeups, merges, listener, supervisor]

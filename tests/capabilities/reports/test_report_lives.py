@@ -17,6 +17,7 @@ from tickwright.capabilities.reports.merge import supervisor
 from tickwright.capabilities.reports.parts import listeners as listening
 from tickwright.capabilities.reports.parts.storage import HASH_TTL
 from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.engine import claimed_work
 from tickwright.transports.redis import RedisParts
 
 COMPLETE = "SELECT count(*) = 0 FROM tickwright.report_parts WHERE state <> 'done'"
@@ -104,7 +105,7 @@ async def test_a_hash_outlives_its_time_while_its_step_waits_for_room(
 ) -> None:
     """A queue of merges that is longer than the life of the parts loses none of them."""
     monkeypatch.setattr(supervisor, "RENEW_S", 0.0)
-    monkeypatch.setattr(supervisor, "HELD_LOOK_S", 0.02)
+    monkeypatch.setattr(claimed_work, "KEEP_S", 0.02)
     world, stops = await report_worlds.make("redis"), Stops()
     assert isinstance(world.shared, RedisParts)
     redis = world.shared._link._client

@@ -121,7 +121,7 @@ async def test_places_go_to_the_type_that_has_the_fewest(alone: ReportWorld) -> 
     await alone.pool.execute("UPDATE tickwright.reports SET step_at = 'epoch'")
 
     async def claim(merging: str, places: int) -> list[int]:
-        return [record.id for record in await alone.records.claim(1, 8, merging=[*merging], places=places)]
+        return [record.id for record in await alone.records.claim(1, 8, merging=[*merging], slots=places)]
 
     assert await claim("abc", 1) == []
     assert await claim("a", 0) == []

@@ -25,24 +25,25 @@ from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
 from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
+from tickwright.capabilities.reports.parts.listeners import ReportListener
 from tickwright.engine.claimed_work import ClaimedWork
 from tickwright.engine.tasks import end_task
 
 
 class CancelledAtOnce:
-    """Cancels the first task that is made of ``work`` before its first step.
+    """Cancels the first task that is made of ``work`` before its first step; of a service of the type ``of`` only.
 
     Attributes:
         made: How many tasks of it were made.
     """
 
-    def __init__(self, work: Callable[..., Coroutine[Any, Any, None]]) -> None:
-        self._name, self.made = work.__qualname__, 0
+    def __init__(self, work: Callable[..., Coroutine[Any, Any, None]], of: type = object) -> None:
+        self._name, self._of, self.made = work.__qualname__, of, 0
         asyncio.get_running_loop().set_task_factory(self._make)
 
     def _make(self, loop: asyncio.AbstractEventLoop, work: Any, **words: Any) -> "asyncio.Task[Any]":
         task = asyncio.Task(work, loop=loop, **words)
-        if work.__qualname__ == self._name:
+        if work.__qualname__ == self._name and isinstance(_service_of(work), self._of):
             self.made += 1
             if self.made == 1:
                 end_task(task)
@@ -53,13 +54,18 @@ class CancelledAtOnce:
         await eventually_async(lambda: self.made > 1, what=f"{self._name} begins again")
 
 
-@pytest.mark.parametrize("work", [ReportSupervisor._step, ClaimedWork._try], ids=["step", "part"])
+def _service_of(begun: Any) -> object:
+    """Return the ``self`` of the method that ``cancel_safe`` has begun."""
+    return begun.cr_frame.f_locals["work"].cr_frame.f_locals["self"]
+
+
+@pytest.mark.parametrize("service", [ReportSupervisor, ReportListener], ids=["step", "part"])
 async def test_a_report_is_made_although_its_work_was_cancelled_at_once(
-    database_url: str, tmp_path: Path, work: Callable[..., Coroutine[Any, Any, None]]
+    database_url: str, tmp_path: Path, service: type
 ) -> None:
     """G1: step and part are released; the part's attempt does not count."""
     async with report_world(database_url, tmp_path) as world, world.process(functions()):
-        cancelled = CancelledAtOnce(work)
+        cancelled = CancelledAtOnce(ClaimedWork._try, service)
         row = await is_made(world, await ask(world))
         parts = await world.pool.fetch("SELECT attempts, owner FROM tickwright.report_parts")
     assert cancelled.made > 1

@@ -145,7 +145,7 @@ async def check_the_last_place_is_for_others(world: ReportWorld) -> None:
     """RSV-3: a type that has a place leaves the last one."""
     await ask(world)
     await world.pool.execute("UPDATE tickwright.reports SET step_at = 'epoch'")
-    assert not await world.records.claim(1, 1, merging=["test"], places=1), "RSV-3 broken: it took the last place"
+    assert not await world.records.claim(1, 1, merging=["test"], slots=1), "RSV-3 broken: it took the last place"
 
 
 async def check_a_type_with_parts_leaves_the_last_place_of_a_function(world: ReportWorld) -> None:

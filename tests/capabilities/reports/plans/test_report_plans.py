@@ -50,7 +50,7 @@ RECORD_CASES = {
     "held_steps": ([[50, 100], [0, 0], 7], {"reports": PKEY | {"reports_owner"}}),
     "waiting_steps": ([7], {"reports": {"reports_steps", "reports_owner"}}),
     "leave_step": ([50, 0, 7, None], {"reports": PKEY}),
-    "wait_for_place": ([50, 0, 7], {"reports": PKEY}),
+    "wait_for_slot": ([50, 0, 7], {"reports": PKEY}),
     "count_check": ([50, 0, 7, 60.0], {"reports": PKEY}),
     "begin_merge": ([50, 0, 7, 1], {"reports": PKEY}),
     "begin_try": ([50, 0, 7], {"reports": PKEY}),

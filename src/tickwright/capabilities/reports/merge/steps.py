@@ -53,6 +53,11 @@ class Record:
     deadline_at: datetime
     nonce: str
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """The claimed step: the report and the fence."""
+        return self.id, self.fence
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

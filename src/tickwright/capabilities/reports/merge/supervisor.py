@@ -19,9 +19,8 @@ the short steps; without one the step goes back to the ledger, for the first pro
 import asyncio
 import math
 import shutil
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -43,14 +42,14 @@ from tickwright.capabilities.reports.merge.steps import (
     Wait,
     check_feed,
     decide,
+    missing_of,
 )
 from tickwright.capabilities.reports.parts.storage import LostPartError, PartPlaces
 from tickwright.capabilities.reports.parts.store import columns_from
 from tickwright.capabilities.reports.requests.store import FinishedFile, RecordsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.engine.claim_gate import ClaimGate
-from tickwright.engine.service import LoopService
-from tickwright.engine.tasks import TaskGroup, cancel_safe
+from tickwright.engine.claimed_work import AWAY_S, LOOK_S, ClaimedWork, Held
+from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
 from tickwright.ports.objects import ObjectStore
@@ -59,15 +58,20 @@ from tickwright.ports.reports import Column, PartFacts, PartKey
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection
 
+SHORT_AT_ONCE = 8
+"""Steps without a merge, at a time."""
 TRIES_MAX = 10
 FETCHES_MAX = 4
 RETRY_CAP_S = 30.0
+RENEW_S = 60.0
+RELEASE_S = 2.0
+"""How long the release of one step may take: a stop waits for it."""
 
 _log = structlog.get_logger("tickwright.reports")
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class StepResources:
     """What steps work with.
 
     Attributes:
@@ -83,11 +87,117 @@ class Workshop:
     probe: Probe = NO_PROBE
 
 
-class StepRun:
+@dataclass(slots=True, eq=False)
+class RunningStep(Held[Record]):
     """One claimed step.
 
+    Attributes:
+        is_merge: It has a merge slot.
+        retry_s: After how long it is due again when it is released.
+    """
+
+    is_merge: bool = False
+    retry_s: float = 0.0
+
+
+class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
+    """A :class:`tickwright.ports.service.Service`; steps are held by report and fence.
+
     Args:
-        place: Takes a place for a step that puts parts together; false where there is none for its type.
+        at_once: Merge slots, 1 to 16: merges take memory. There is one more, for a type that has none.
+
+    Invariants:
+        RSV-1: a step whose claim is lost is cancelled within two seconds of the loss being known.
+        RSV-2: what Redis keeps of a report does not end while its step waits for a merge slot, or is under way.
+        RSV-3: merges, however long they take, keep no other step waiting; those of one type no merge of another type.
+        RSV-4: ``run`` raises when the check for lost steps crashes; what is held is held by the next ``run``.
+    """
+
+    name = "report-supervisor"
+
+    def __init__(self, resources: StepResources, session: Session, wakeups: WakeupListener, *, at_once: int) -> None:
+        super().__init__(session, wakeups, resources.records.connect)
+        self._resources, self._records, self._at_once = resources, resources.records, at_once
+        self._renewed_s = monotonic()
+
+    async def _look(self) -> float:
+        """Claim the steps that are due and there is room for; return after how many seconds to look again."""
+        if not self._session.holds():
+            return AWAY_S
+        try:
+            async with self._gate.claiming() as (owner, number):
+                merging = self._merging()
+                room, slots = max(SHORT_AT_ONCE - len(self._held) + len(merging), 0), self._slots(merging)
+                claimed = await self._records.claim(owner, room, number=number, merging=merging, slots=slots)
+                for record in claimed:
+                    self._begin(record.key, RunningStep(record, owner), self._run_step)
+            if claimed:
+                return 0.0  # of those that wait for a merge slot a claim takes one
+            if room == 0:
+                return LOOK_S  # a step that ends wakes this loop
+            next_s = await self._records.next_in_s()
+        except UNAVAILABLE as error:
+            _log.warning("reports.steps_not_claimed", error=repr(error))
+            return AWAY_S
+        return self._look_s if next_s is None else min(max(next_s, 0.0), self._look_s)
+
+    def _merging(self) -> list[str]:
+        """Return the types that have the merge slots, one item per slot."""
+        return [step.claim.type for step in self._held.values() if step.is_merge]
+
+    def _slots(self, merging: Sequence[str]) -> int:
+        """Return the merge slots that are left; the last one is for a type that has none."""
+        return self._at_once + 1 - len(merging)
+
+    def _take_slot(self, step: RunningStep) -> bool:
+        """Take a merge slot until the step ends; false where its type may have none. The claim decides alike."""
+        merging = self._merging()
+        step.is_merge = self._slots(merging) > (step.claim.type in merging)
+        return step.is_merge
+
+    async def _run_step(self, step: RunningStep) -> str:
+        run = StepRun(self._resources, step, self._take_slot)
+        try:
+            await run.run()
+        except asyncio.CancelledError:
+            if run.outcome == "lost":
+                raise
+        except (*UNAVAILABLE, TickwrightError) as error:
+            _log.warning("reports.step_interrupted", report=step.claim.id, error=repr(error))
+            step.retry_s = AWAY_S
+            await self._let_go(step)
+        except Exception as error:  # noqa: BLE001  one report must not end the others
+            _log.exception("reports.step_unexpected", report=step.claim.id, error=repr(error))
+            await run.try_again(Unavailable("unexpected", repr(error)[:500]), [])  # until the report's deadline
+        return run.outcome
+
+    async def _release(self, step: RunningStep) -> None:
+        async with asyncio.timeout(RELEASE_S):
+            await self._records.leave(step.claim, step.owner, after_s=step.retry_s)
+
+    async def _strays(self, connection: Connection, owner: int) -> int:
+        return await self._records.release_unknown(connection, owner, self._held.keys())
+
+    async def _ours(self, held: Mapping[tuple[int, int], RunningStep]) -> Collection[tuple[int, int]]:
+        return await self._records.held(held.keys(), self._session.token)
+
+    async def _looked(self, held: Sequence[RunningStep]) -> None:  # noqa: ARG002  all that wait, not these alone
+        """Renew what Redis keeps, once a minute: also of steps that wait for a slot, which another process may hold."""
+        if monotonic() - self._renewed_s < RENEW_S:
+            return
+        self._renewed_s = monotonic()
+        with suppress(*UNAVAILABLE):
+            await self._resources.places.touch_all(await self._records.waiting(self._session.token))
+
+
+class StepRun:
+    """Decides one claimed step and carries it out.
+
+    Args:
+        take_slot: Takes a merge slot for the step; false where there is none for its type.
+
+    Attributes:
+        outcome: ``lost`` until something of it is written.
 
     Invariants:
         RSR-1: a record is finished only behind a whole upload whose size was read back.
@@ -95,26 +205,26 @@ class StepRun:
         RSR-3: what a step made that did not count is removed.
     """
 
-    def __init__(self, shop: Workshop, record: Record, owner: int, place: Callable[[Record], bool]) -> None:
-        self._shop, self._record, self._owner, self._place = shop, record, owner, place
+    def __init__(self, resources: StepResources, step: RunningStep, take_slot: Callable[[RunningStep], bool]) -> None:
+        self._resources, self._step, self._take_slot = resources, step, take_slot
+        self._record, self._owner = step.claim, step.owner
         self.outcome = "lost"
 
     async def run(self) -> None:
         """Decide and carry out, within the report's deadline.
 
         Raises:
-            One of ``UNAVAILABLE``: the database went away; the step is taken again.
+            One of ``UNAVAILABLE``: the database; the step is claimed again.
         """
         record = self._record
-        parts = await self._shop.records.parts(record.id)
+        parts = await self._resources.records.parts(record.id)
         step = decide(record, parts)
         if record.tries >= TRIES_MAX and isinstance(step, NextStage | Merge):  # errors end it one try earlier
-            step = Fail(
-                "merge_lost", f"the process that put its parts together was lost again and again ({record.tries} tries)"
-            )
-        if _is_long(record, step) and not self._place(record):
+            step = Fail("merge_lost", f"the process that merged its parts was lost in each of {record.tries} tries")
+        if _is_long(record, step) and not self._take_slot(self._step):
+            self._step.is_ending = True
+            await self._resources.records.wait_for_slot(record, self._owner)
             self.outcome = "waited"
-            await self._shop.records.wait_for_place(record, self._owner)
             return
         within = asyncio.timeout(max(record.left_s, 0.0) if isinstance(step, NextStage | Merge) else None)
         try:
@@ -130,20 +240,22 @@ class StepRun:
         except Rejected as error:
             await self._fail(Fail(error.code, error.message), parts)
         except Unavailable as error:
-            await self._again(error, parts)
+            await self.try_again(error, parts)
 
     async def _carry_out(self, step: Step, parts: Sequence[Part]) -> None:
-        record, records = self._record, self._shop.records
+        record, records = self._record, self._resources.records
         match step:
             case Wait():
-                self.outcome = "waited"
-                await self._shop.places.touch(record.id, record.epoch, record.plan)
+                await self._resources.places.touch(record.id, record.epoch, record.plan)
+                self._step.is_ending = True
                 await records.leave(record, self._owner)
+                self.outcome = "waited"
             case Announce(listeners):
-                self.outcome = "announced"
-                await self._shop.places.touch(record.id, record.epoch, record.plan)
+                await self._resources.places.touch(record.id, record.epoch, record.plan)
                 _log.info("reports.announced_again", report=record.id, listeners=listeners, check=record.checks + 1)
+                self._step.is_ending = True
                 await records.announce_again(record, self._owner, listeners)
+                self.outcome = "announced"
             case NextStage():
                 await self._next_stage(parts)
             case Merge(missing):
@@ -158,66 +270,68 @@ class StepRun:
         sql = record.plan.feeds.get(record.stage + 1)
         values: dict[str, Any] = {}
         if sql is not None:
-            if not await self._shop.records.begin_try(record, self._owner):
+            if not await self._resources.records.begin_try(record, self._owner):
                 return
             folder = await self._folder()
             try:
                 files = await self._fetch(parts, folder)
-                values = await self._shop.merges.feed(files, sql, folder=folder, bounds=self._bounds())
+                values = await self._resources.merges.feed(files, sql, folder=folder, bounds=self._bounds())
                 check_feed(record, values)
             finally:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        if await self._shop.records.next_stage(record, self._owner, values):
+        self._step.is_ending = True
+        if await self._resources.records.next_stage(record, self._owner, values):
             self.outcome = "staged"
 
     # ------------------------------------------------------------------ merge
 
     async def _merge(self, parts: Sequence[Part], missing: Sequence[str]) -> None:
-        record, shop = self._record, self._shop
-        if not await shop.records.begin_merge(record, self._owner):
+        record, resources = self._record, self._resources
+        if not await resources.records.begin_merge(record, self._owner):
             return
-        await shop.probe.reached("reports.merging", report=record.id, fence=record.fence)
+        await resources.probe.reached("reports.merging", report=record.id, fence=record.fence)
         folder = await self._folder()
         try:
             files = await self._fetch(parts, folder)
             out = folder / f"out.{record.plan.format}"
-            merged = await shop.merges.merge(
+            merged = await resources.merges.merge(
                 files, record.plan.merge, out, form=record.plan.format, bom=record.plan.bom, folder=folder,
                 bounds=self._bounds(),
             )  # fmt: skip
-            await shop.probe.reached("reports.merged", report=record.id, path=out)
+            await resources.probe.reached("reports.merged", report=record.id, path=out)
             await self._deliver(out, merged, parts, missing)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _deliver(self, out: Path, merged: MergedFile, parts: Sequence[Part], missing: Sequence[str]) -> None:
-        record, shop = self._record, self._shop
+        record, resources = self._record, self._resources
         key = f"reports/{record.id}/{record.epoch}-{record.fence}/{record.type}-{record.id}.{record.plan.format}"
-        nobodys = True
+        is_unused = True
         try:
-            there = await shop.objects.put_file(key, out)
-            if there != merged.bytes:
-                raise Unavailable("object_store_unavailable", f"{there} of {merged.bytes} bytes arrived; try again")
-            await shop.probe.reached("reports.uploaded", report=record.id, key=key)
+            size = await resources.objects.put_file(key, out)
+            if size != merged.bytes:
+                raise Unavailable("object_store_unavailable", f"{size} of {merged.bytes} bytes arrived; try again")
+            await resources.probe.reached("reports.uploaded", report=record.id, key=key)
             file = FinishedFile(
-                shop.objects.address(key),
+                resources.objects.address(key),
                 key,
                 PartFacts((), merged.rows, merged.bytes, merged.checksum),
                 manifest(record, parts, missing),
             )
-            nobodys = False  # from here on the record may have it, though its answer is lost; upkeep knows
-            nobodys = not await shop.records.finish(record, self._owner, file)
+            self._step.is_ending = True
+            is_unused = False  # from here on the record may have it, even if the answer is lost; then upkeep decides
+            is_unused = not await resources.records.finish(record, self._owner, file)
         finally:
-            if nobodys:
-                await shop.places.drop([key])
-        if not nobodys:
+            if is_unused:
+                await resources.places.drop([key])
+        if not is_unused:
             self.outcome = "finished"
-            await shop.probe.reached("reports.finished", report=record.id)
-            await shop.places.close(record.id, "finished", record.nonce)
+            await resources.probe.reached("reports.finished", report=record.id)
+            await resources.places.close(record.id, "finished", record.nonce)
 
     async def _fetch(self, parts: Sequence[Part], folder: Path) -> list[PartFile]:
-        """Bring every part that is there into the folder, some at a time; one that is left out has no rows."""
-        record, places = self._record, self._shop.places
+        """Fetch every part that is done into the folder, some at a time; one that is left out has no rows."""
+        record, places = self._record, self._resources.places
         files: list[PartFile] = []
         room = asyncio.Semaphore(FETCHES_MAX)
 
@@ -245,13 +359,13 @@ class StepRun:
 
     def _bounds(self) -> MergeBounds:
         """Return what its merges may use; the deadline as well, for when this process hangs and cannot end them."""
-        bounds = self._shop.bounds
+        bounds = self._resources.bounds
         return bounds._replace(cpu_s=math.ceil(max(self._record.left_s, 0.0)) * bounds.threads)
 
     async def _folder(self) -> Path:
         def make() -> str:
-            self._shop.folder.mkdir(parents=True, exist_ok=True)
-            return mkdtemp(prefix=f"{self._record.id}-{self._record.fence}-", dir=self._shop.folder)
+            self._resources.folder.mkdir(parents=True, exist_ok=True)
+            return mkdtemp(prefix=f"{self._record.id}-{self._record.fence}-", dir=self._resources.folder)
 
         try:
             return Path(await asyncio.to_thread(make))
@@ -262,11 +376,12 @@ class StepRun:
 
     async def _fail(self, why: Fail, parts: Sequence[Part]) -> None:
         record = self._record
-        said = manifest(record, parts, [part.listener for part in parts if part.state != "done"])
-        if await self._shop.records.fail(record, self._owner, why.code, why.text, said):
+        found = manifest(record, parts, missing_of(parts))
+        self._step.is_ending = True
+        if await self._resources.records.fail(record, self._owner, why.code, why.text, found):
             self.outcome = "failed"
             _log.warning("reports.failed", report=record.id, type=record.type, code=why.code, reason=why.text)
-            await self._shop.places.close(record.id, "failed", record.nonce)
+            await self._resources.places.close(record.id, "failed", record.nonce)
 
     async def _restart(self, why: str, parts: Sequence[Part]) -> None:
         record = self._record
@@ -274,26 +389,25 @@ class StepRun:
             await self._fail(Fail("parts_lost", f"parts were lost {record.restarts + 1} times: {why}"), parts)
             return
         _log.warning("reports.restarted", report=record.id, epoch=record.epoch + 1, reason=why)
-        if await self._shop.records.restart(record, self._owner):
+        self._step.is_ending = True
+        if await self._resources.records.restart(record, self._owner):
             self.outcome = "restarted"
 
-    async def give_up(self, error: Exception) -> None:
-        """Try again later after something that nobody expected; the report's deadline ends that."""
-        await self._again(Unavailable("unexpected", repr(error)[:500]), [])
-
-    async def _again(self, error: TickwrightError, parts: Sequence[Part]) -> None:
+    async def try_again(self, error: TickwrightError, parts: Sequence[Part]) -> None:
+        """Release the step until its next try, after 1, 2, 4 s …; the report fails with ``error`` after ten of them."""
         record = self._record
         tries = record.tries + 1
         if tries >= TRIES_MAX:
             await self._fail(Fail(error.code, f"{error.message} ({tries} tries)"), parts)
             return
-        self.outcome = "unavailable"
         _log.warning("reports.step_not_done", report=record.id, tries=tries, code=error.code, reason=error.message)
-        await self._shop.records.leave(record, self._owner, after_s=min(2.0 ** (tries - 1), RETRY_CAP_S))
+        self._step.is_ending = True
+        await self._resources.records.leave(record, self._owner, after_s=min(2.0 ** (tries - 1), RETRY_CAP_S))
+        self.outcome = "unavailable"
 
 
 def _is_long(record: Record, step: Step) -> bool:
-    """Whether it puts parts together: their SQL takes what it takes."""
+    """Whether it merges parts: their SQL takes any time."""
     return isinstance(step, Merge) or (isinstance(step, NextStage) and record.stage + 1 in record.plan.feeds)
 
 
@@ -317,180 +431,3 @@ def manifest(record: Record, parts: Sequence[Part], missing: Sequence[str]) -> d
             for part in parts
         ],
     }
-
-
-LOOK_S = 5.0
-LOOK_WITHOUT_NEWS_S = 0.5
-HELD_LOOK_S = 1.0
-RENEW_S = 60.0
-AWAY_S = 1.0
-SHORT_AT_ONCE = 8
-"""Steps that put no parts together, at a time."""
-
-
-class ReportSupervisor(LoopService):
-    """A :class:`tickwright.ports.service.Service`.
-
-    Args:
-        at_once: Places to put parts together, 1 to 16: merges take memory. There is one more, for a type that has none.
-
-    Invariants:
-        RSV-1: a step whose claim is lost is cancelled within two seconds of the loss being known.
-        RSV-2: what Redis keeps of a report does not end while its step waits for room, or is under way.
-        RSV-3: merges, however long they take, keep no other step waiting; those of one type no merge of another type.
-        RSV-4: ``run`` raises when the check for lost steps crashes; what is held is held by the next ``run``.
-    """
-
-    name = "report-supervisor"
-
-    def __init__(self, shop: Workshop, session: Session, wakeups: WakeupListener, *, at_once: int) -> None:
-        super().__init__(wakeups.subscribe())
-        self._shop, self._session, self._wakeups, self._at_once = shop, session, wakeups, at_once
-        self.counts: Counter[str] = Counter()
-        self._running: dict[int, tuple[int, asyncio.Task[None]]] = {}
-        self._merging: dict[tuple[int, int], str] = {}  # the types, by report and fence
-        self._gate = ClaimGate(shop.records.connect, session, self.name, self._give_back_unknown)
-        session.on_lost(self._drop_all)
-
-    @property
-    def _records(self) -> RecordsStore:
-        return self._shop.records
-
-    @property
-    def running(self) -> int:
-        """Steps in this process's hands."""
-        return len(self._running)
-
-    # ------------------------------------------------------------------ service
-
-    async def _work(self) -> None:
-        async with TaskGroup() as group:
-            looking = group.create_task(self._look_after_held())
-            while not self.stopping.is_set():
-                self.wakeup.clear()
-                wait_s = await self._take()
-                self.tick()
-                await self.wait_for_work(wait_s)
-            await self._none_runs()
-            looking.cancel()
-
-    async def quiesce(self) -> None:
-        """Take no further step; those that run end."""
-        await super().quiesce()
-        await self._none_runs()
-
-    async def stop(self) -> None:
-        """Cancel what runs; the steps are released."""
-        self._drop_all()
-        await self.quiesce()
-
-    def _drop_all(self) -> None:
-        for _, task in self._running.values():
-            task.cancel()
-
-    async def _none_runs(self) -> None:
-        while self._running:
-            await asyncio.wait([task for _, task in self._running.values()])
-
-    # ------------------------------------------------------------------ steps
-
-    async def _take(self) -> float:
-        """Begin what is due and there is room for; return after how many seconds to look again."""
-        room = max(SHORT_AT_ONCE - len(self._running) + len(self._merging), 0)
-        if not self._session.holds():
-            return AWAY_S
-        try:
-            async with self._gate.claiming() as (owner, number):
-                claimed = await self._records.claim(
-                    owner, room, number=number, merging=[*self._merging.values()], places=self._places
-                )
-                for record in claimed:
-                    self._begin(record, owner)
-            if claimed:
-                return 0.0  # of those that wait for a place one comes at a time
-            if room == 0:
-                return LOOK_S  # a step that ends frees its place, and that wakes
-            next_s = await self._records.next_in_s()
-        except UNAVAILABLE as error:
-            _log.warning("reports.steps_not_taken", error=repr(error))
-            return AWAY_S
-        look_s = LOOK_S if self._wakeups.works else LOOK_WITHOUT_NEWS_S
-        return look_s if next_s is None else min(max(next_s, 0.0), look_s)
-
-    @property
-    def _places(self) -> int:
-        """Places to put parts together that are left; the last one is for a type that has none."""
-        return self._at_once + 1 - len(self._merging)
-
-    def _place(self, record: Record) -> bool:
-        """Take a place until the step has ended; false where there is none for its type. The claim says the same."""
-        if self._places <= (record.type in self._merging.values()):
-            return False
-        self._merging[record.id, record.fence] = record.type
-        return True
-
-    def _begin(self, record: Record, owner: int) -> None:
-        task = asyncio.create_task(cancel_safe(self._step(record, owner)))
-        self._running[record.id] = (record.fence, task)
-        task.add_done_callback(lambda _: self._ended(record, task))
-
-    def _ended(self, record: Record, task: asyncio.Task[None]) -> None:
-        if record.id in self._running and self._running[record.id][1] is task:  # it may have been taken again
-            del self._running[record.id]
-        self._merging.pop((record.id, record.fence), None)
-        self.wakeup.set()
-
-    async def _step(self, record: Record, owner: int) -> None:
-        run = StepRun(self._shop, record, owner, self._place)
-        try:
-            await run.run()
-        except asyncio.CancelledError:
-            async with self._strays():
-                async with asyncio.timeout(2):
-                    await self._records.leave(record, owner, after_s=0.0)
-            raise
-        except (*UNAVAILABLE, TickwrightError) as error:
-            _log.warning("reports.step_broken", report=record.id, error=repr(error))
-            async with self._strays():
-                await self._records.leave(record, owner, after_s=AWAY_S)
-        except Exception as error:  # noqa: BLE001  one report must not end the others
-            _log.exception("reports.unexpected", report=record.id, error=repr(error))
-            async with self._strays():
-                await run.give_up(error)
-        finally:
-            self.counts[run.outcome] += 1
-
-    @asynccontextmanager
-    async def _strays(self) -> AsyncIterator[None]:
-        """Give a step back in the block; while the database is away it stays ours, and is given back behind that."""
-        try:
-            yield
-        except Exception as error:
-            self._gate.unsure = True
-            if not isinstance(error, UNAVAILABLE):
-                raise
-
-    async def _give_back_unknown(self, connection: Connection, owner: int) -> int:
-        known = {report_id: fence for report_id, (fence, _) in self._running.items()}
-        return await self._records.give_back_strays(connection, owner, known)
-
-    async def _look_after_held(self) -> None:
-        """Cancel what is not ours any more: cancelled by a user, or taken after we were declared lost."""
-        renewed_s = monotonic()
-        while True:
-            await asyncio.sleep(HELD_LOOK_S)
-            if monotonic() - renewed_s >= RENEW_S:
-                renewed_s = monotonic()
-                with suppress(*UNAVAILABLE):
-                    await self._shop.places.touch_all(await self._records.waiting(self._session.token))
-            held = {report_id: fence for report_id, (fence, _) in self._running.items()}
-            if not held:
-                continue
-            try:
-                ours = await self._records.held(held, self._session.token)
-            except UNAVAILABLE:
-                continue
-            for report_id, fence in held.items():
-                found = self._running.get(report_id)
-                if report_id not in ours and found is not None and found[0] == fence:
-                    found[1].cancel()

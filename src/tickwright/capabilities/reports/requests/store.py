@@ -1,7 +1,7 @@
 """The records of reports under way: stepped under a claim, and ended. Every write of a step carries its fence."""
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,14 +44,14 @@ class RecordsStore:
     # ------------------------------------------------------------------ steps
 
     async def claim(
-        self, owner: int, limit: int, *, number: int = 0, merging: Sequence[str] = (), places: int = 1
+        self, owner: int, limit: int, *, number: int = 0, merging: Sequence[str] = (), slots: int = 1
     ) -> list[Record]:
-        """Take the steps that are due and nobody's; the session may refuse a claim of that ``number``.
+        """Claim the steps that are due and not owned; the session may refuse a claim of that ``number``.
 
-        Of those whose parts wait for a place to be put together it is one at the most: ``places`` are left beside those
-        that the types ``merging`` have, and the last one is for a type that has none.
+        Of those whose parts wait for a merge slot it claims one at the most: ``slots`` are left beside those that the
+        types ``merging`` have, and the last one is for a type that has none.
         """
-        rows = await self._pool.fetch(SQL["claim_steps"], owner, limit, number, [*merging], places)
+        rows = await self._pool.fetch(SQL["claim_steps"], owner, limit, number, [*merging], slots)
         return [_record(row) for row in rows]
 
     async def next_in_s(self) -> float | None:
@@ -59,14 +59,14 @@ class RecordsStore:
         found: float | None = await self._pool.fetchval(SQL["next_step_in"])
         return found
 
-    async def give_back_strays(self, connection: Connection, owner: int, known: Mapping[int, int]) -> int:
-        """Give back what the ledger says is ours beside what is known, by fences: an answer was lost on its way."""
-        return int(await connection.fetchval(SQL["stray_steps"], owner, [*known], [*known.values()]))
+    async def release_unknown(self, connection: Connection, owner: int, known: Collection[tuple[int, int]]) -> int:
+        """Release steps that ``owner`` has beside those that are known, by report and fence: an answer was lost."""
+        return int(await connection.fetchval(SQL["stray_steps"], owner, *_arrays(known)))
 
-    async def held(self, steps: Mapping[int, int], owner: int) -> set[int]:
-        """Return which of these reports, by their fences, are still ours."""
-        rows = await self._pool.fetch(SQL["held_steps"], [*steps], [*steps.values()], owner)
-        return {row["id"] for row in rows}
+    async def held(self, steps: Collection[tuple[int, int]], owner: int) -> set[tuple[int, int]]:
+        """Return which of these steps, by report and fence, ``owner`` still has."""
+        rows = await self._pool.fetch(SQL["held_steps"], *_arrays(steps), owner)
+        return {(row["id"], row["fence"]) for row in rows}
 
     async def waiting(self, owner: int) -> dict[tuple[int, int], Plan]:
         """Return the (report, epoch) whose step waits for room, or is ours; at most 10,000."""
@@ -81,9 +81,9 @@ class RecordsStore:
         """Give the step back for so long, or until its next check, or until it is rung for."""
         await self._pool.execute(SQL["leave_step"], record.id, record.fence, owner, after_s)
 
-    async def wait_for_place(self, record: Record, owner: int) -> None:
-        """Give the step back until a process has a place to put its parts together."""
-        async with self._step(SQL["wait_for_place"], record, owner) as connection:
+    async def wait_for_slot(self, record: Record, owner: int) -> None:
+        """Release the step until a process has a merge slot for it."""
+        async with self._step(SQL["wait_for_slot"], record, owner) as connection:
             if connection is not None:
                 await connection.execute(SQL["ring"])
 
@@ -175,6 +175,10 @@ class RecordsStore:
         await connection.execute(SQL["drop_open_parts"], report_id)
         await connection.execute(SQL["delete_data"], report_id)
         await connection.execute(SQL["notify_end"], report_id)
+
+
+def _arrays(steps: Collection[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [report_id for report_id, _ in steps], [fence for _, fence in steps]
 
 
 def _told(

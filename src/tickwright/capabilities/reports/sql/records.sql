@@ -88,7 +88,7 @@ SELECT listener, stage, kind, required, epoch, state, attempts, rows, bytes, che
 
 -- name: held_steps
 -- Which steps are still ours. Index: reports_pkey, or reports_owner.
-SELECT r.id FROM tickwright.reports r JOIN unnest($1::bigint[], $2::bigint[]) AS u (id, fence) ON r.id = u.id AND r.fence = u.fence
+SELECT r.id, r.fence FROM tickwright.reports r JOIN unnest($1::bigint[], $2::bigint[]) AS u (id, fence) ON r.id = u.id AND r.fence = u.fence
  WHERE r.owner = $3;
 
 -- name: waiting_steps
@@ -103,8 +103,8 @@ UPDATE tickwright.reports
    SET owner = NULL, step_at = least(step_at, deadline_at, coalesce(clock_timestamp() + make_interval(secs => $4::float8), check_at))
  WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
 
--- name: wait_for_place
--- Its parts are there, and no place here to put them together: 'epoch' says that only such a place makes it due. Index: reports_pkey.
+-- name: wait_for_slot
+-- Its parts are there, and this process has no merge slot for it: 'epoch' says that only such a slot makes it due. Index: reports_pkey.
 UPDATE tickwright.reports SET step_at = 'epoch', owner = NULL WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
 
 -- name: count_check
