@@ -267,7 +267,7 @@ async def test_a_key_whose_look_up_takes_long_is_not_above_its_rate(
     async with running_api(database_url, limits=ApiLimits(requests_per_s=1, burst=1)) as api:
         auth, now_s = api.app._auth, [0.0]
         monkeypatch.setattr("tickwright.api.auth.monotonic", lambda: now_s[0])
-        real = auth._look_up
+        real = auth._lookups
 
         async def slow(digest: bytes) -> Any:
             known = await real(digest)
@@ -276,7 +276,7 @@ async def test_a_key_whose_look_up_takes_long_is_not_above_its_rate(
             auth._take_turn(known, now_s[0])
             return known
 
-        monkeypatch.setattr(auth, "_look_up", slow)
+        monkeypatch.setattr(auth, "_lookups", slow)
         assert (await api.viewer.get("/v1/session")).status == 200
 
 

@@ -8,10 +8,9 @@ requests with however many unknown keys come, one lookup is under way at a time,
 of guesses costs the database one small query after the other, never a connection each.
 """
 
-import asyncio
 import hmac
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +22,7 @@ from tickwright.api.sessions import IDLE
 from tickwright.capabilities.operations.keys import PREFIX_CHARS, key_hash
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.engine.batch_writer import CallBatcher
 from tickwright.ports.caller import CALLER, Caller, Role
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, within
@@ -68,8 +68,7 @@ class Authenticator:
         self._gap_s, self._burst_s = 1 / limits.requests_per_s, limits.burst / limits.requests_per_s
         self._known: dict[bytes, _Known] = {}
         self._rates: dict[int, _Rate] = {}
-        self._waiting: dict[bytes, asyncio.Future[_Known | None]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._lookups = CallBatcher(self._find, items_max=LOOKUP_MAX)
         self._forgotten = 0
         self.clock = DbClock()
 
@@ -95,7 +94,7 @@ class Authenticator:
         digest = key_hash(key)
         known = self._known.get(digest)
         if known is None or monotonic() > known.until_s:
-            known = await self._look_up(digest)
+            known = await self._lookups(digest)
             if known is None:
                 _log.warning("api.unknown_key", prefix=key[:PREFIX_CHARS])
                 raise stranger("this key or session is unknown, expired or revoked")
@@ -122,33 +121,8 @@ class Authenticator:
             )
         known.rate.free_at_s = due_s + self._gap_s
 
-    async def _look_up(self, digest: bytes) -> _Known | None:
-        future = self._waiting.get(digest)
-        if future is None:
-            future = self._waiting[digest] = asyncio.get_running_loop().create_future()
-            if self._looking is None:
-                self._looking = asyncio.create_task(self._look())
-        return await asyncio.shield(future)
-
-    async def _look(self) -> None:
-        try:
-            while self._waiting:
-                some = dict(list(self._waiting.items())[:LOOKUP_MAX])
-                for digest in some:
-                    del self._waiting[digest]
-                try:
-                    found = await self._find(list(some))
-                except Exception as error:  # noqa: BLE001  every waiting request hears it and translates it
-                    for future in some.values():
-                        future.set_exception(error)
-                        future.exception()
-                    continue
-                for digest, future in some.items():
-                    future.set_result(found.get(digest))
-        finally:
-            self._looking = None
-
-    async def _find(self, digests: list[bytes]) -> dict[bytes, _Known]:
+    async def _find(self, wanted: Sequence[bytes]) -> list[_Known | None]:
+        digests = list(dict.fromkeys(wanted))
         asked_s, forgotten = monotonic(), self._forgotten
         try:
             with for_everybody(), within(LOOKUP_S):
@@ -167,7 +141,7 @@ class Authenticator:
                 found[digest] = self._remember(digest, row, until_s)
         if stale := [row["session_id"] for row in good.values() if row["stale"]]:
             await self._touch(stale)
-        return found
+        return [found.get(digest) for digest in wanted]
 
     async def _touch(self, sessions: list[int]) -> None:
         try:

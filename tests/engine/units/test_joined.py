@@ -1,11 +1,11 @@
-"""Asks that are joined: one call at a time, each caller hears his own answer."""
+"""Many calls in one statement: one batch at a time, each caller gets its own answer."""
 
 import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from tickwright.engine.joined import Joined
+from tickwright.engine.batch_writer import CallBatcher
 
 
 async def test_what_comes_meanwhile_goes_into_the_next_call() -> None:
@@ -19,7 +19,7 @@ async def test_what_comes_meanwhile_goes_into_the_next_call() -> None:
             await first_may_end.wait()
         return [item * 10 for item in items]
 
-    joined = Joined(ask, most=3)
+    joined = CallBatcher(ask, items_max=3)
     asked = [asyncio.create_task(joined(item)) for item in range(6)]
     await asyncio.sleep(0)
     first_may_end.set()
@@ -36,7 +36,7 @@ async def test_a_failed_call_is_heard_by_its_callers_only() -> None:
             raise ValueError("one")
         return [*items]
 
-    joined = Joined(ask, most=1)
+    joined = CallBatcher(ask, items_max=1)
     answers = await asyncio.gather(*(joined(item) for item in range(3)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [int, ValueError, int]
 
@@ -51,7 +51,7 @@ async def test_a_caller_that_leaves_takes_nobody_with_him() -> None:
         made.extend(items)
         return [*items]
 
-    joined = Joined(ask)
+    joined = CallBatcher(ask)
     leaving, staying = asyncio.create_task(joined(1)), asyncio.create_task(joined(2))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -60,3 +60,14 @@ async def test_a_caller_that_leaves_takes_nobody_with_him() -> None:
     go.set()
     assert await staying == 2
     assert made == [1, 2]
+
+
+async def test_an_answer_that_is_an_error_is_raised_to_its_caller_only() -> None:
+    """One refused item costs the others of its batch nothing."""
+
+    async def write(items: Sequence[int]) -> list[int | Exception]:
+        return [ValueError("one") if item == 1 else item for item in items]
+
+    batcher = CallBatcher(write)
+    answers = await asyncio.gather(*(batcher(item) for item in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [int, ValueError, int]

@@ -32,6 +32,7 @@ from tickwright.capabilities.jobs.requests import (
 from tickwright.capabilities.jobs.task_types import load_types
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.lines import ImportResult
+from tickwright.engine.batch_writer import CallBatcher
 from tickwright.engine.bulk_import import BatchedImport
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller
@@ -116,54 +117,34 @@ def _read_or_not(reading: "asyncio.Task[None]") -> None:
 
 
 _Pair = tuple[NewJob, int]
-_Waiting = tuple[NewJob, int, "asyncio.Future[Scheduled]"]
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 _LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
-class _Collector:
-    """Writes together what is asked for while a write is under way; ``write`` gives each its answer, or an error."""
+class _Collector(CallBatcher[_Pair, Scheduled]):
+    """Writes jobs together; keeps one connection for as long as there is work, since releasing it costs."""
 
-    def __init__(self, pool: Pool, write: Callable[[Connection, list[_Pair]], Awaitable[list[Any]]]) -> None:
-        self._pool, self._write = pool, write
-        self._waiting: list[_Waiting] = []
-        self._flushing: asyncio.Task[None] | None = None
+    def __init__(self, pool: Pool, write: Callable[[Connection, Sequence[_Pair]], Awaitable[list[Any]]]) -> None:
+        super().__init__(items_max=COLLECT_MAX)
+        self._pool, self._write_on = pool, write
 
-    async def add(self, job: NewJob, attempts: int) -> Scheduled:
-        """Write one job with the others; return its answer."""
-        future: asyncio.Future[Scheduled] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, attempts, future))
-        self._start_flush()
-        return await future
-
-    def _start_flush(self) -> None:
-        if self._waiting and self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
-
-    async def _flush(self) -> None:
-        taken: list[_Waiting] = []
+    async def _write_waiting(self) -> None:
+        taken: list[tuple[_Pair, asyncio.Future[Scheduled]]] = []
         try:
             with for_everybody(), within(COLLECTED_S) as bound:
-                async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
+                async with self._pool.acquire() as connection:
                     while not connection.is_closed() and (taken := await self._gather()):
                         bound.again()
-                        _tell(taken, await self._write(connection, [(job, attempts) for job, attempts, _ in taken]))
+                        self._answer(taken, await self._write_on(connection, [pair for pair, _ in taken]))
                         taken = []
-        except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
+        except Exception as error:  # noqa: BLE001  the callers' boundary
             taken = taken or self._take()
-            _tell(taken, [outcome_unknown() if isinstance(error, TookTooLong) else error] * len(taken))
-        finally:
-            self._flushing = None
-            self._start_flush()
+            self._answer(taken, [outcome_unknown() if isinstance(error, TookTooLong) else error] * len(taken))
 
-    async def _gather(self) -> "list[_Waiting]":
-        """Let those who were just answered call again, then take what is there."""
+    async def _gather(self) -> "list[tuple[_Pair, asyncio.Future[Scheduled]]]":
+        """Let the callers that were just answered call again, then take what waits."""
         await asyncio.sleep(0)
         return self._take()
-
-    def _take(self) -> "list[_Waiting]":
-        taken, self._waiting = self._waiting[:COLLECT_MAX], self._waiting[COLLECT_MAX:]
-        return taken
 
 
 class Enqueuer:
@@ -198,22 +179,22 @@ class Enqueuer:
             answers: list[Scheduled] = await self._insert(connection, [(job, attempts)])
             return answers[0]
         if job.key is None:
-            return await self._plain.add(job, attempts)
+            return await self._plain((job, attempts))
         if job.key not in self._held_keys:
             with suppress(*_LOCKED):
-                return await self._keyed.add(job, attempts)
+                return await self._keyed((job, attempts))
         return await self._schedule_held(job.key, job, attempts)
 
     async def _schedule_held(self, key: str, job: NewJob, attempts: int) -> Scheduled:
         self._held_keys[key] += 1
         try:
-            return await self._held.add(job, attempts)
+            return await self._held((job, attempts))
         finally:
             self._held_keys[key] -= 1
             if not self._held_keys[key]:
                 del self._held_keys[key]
 
-    async def _write(self, connection: Connection, pairs: list[_Pair], *, patience: str | None = None) -> list[Any]:
+    async def _write(self, connection: Connection, pairs: Sequence[_Pair], *, patience: str | None = None) -> list[Any]:
         """Insert what came together; what stops the statement for one job is the answer to that job only.
 
         All have a key, and patience, or none has, so that one statement inserts them: one that fails has done nothing.
@@ -282,7 +263,7 @@ class Enqueuer:
         return len(records)
 
     async def _insert(
-        self, connection: Connection, pairs: list[_Pair], *, strict: bool = True, patience: str | None = None
+        self, connection: Connection, pairs: Sequence[_Pair], *, strict: bool = True, patience: str | None = None
     ) -> list[Any]:
         plain = [pair for pair in pairs if pair[0].key is None]
         ids = iter(await self._insert_plain(connection, plain)) if plain else iter(())
@@ -297,12 +278,12 @@ class Enqueuer:
                     raise answer
         return answers
 
-    async def _insert_plain(self, connection: Connection, pairs: list[_Pair]) -> list[int]:
+    async def _insert_plain(self, connection: Connection, pairs: Sequence[_Pair]) -> list[int]:
         columns = zip(*(_record(job, attempts) for job, attempts in pairs), strict=True)
         return [row[0] for row in await connection.fetch(_SQL["insert_plain"], *map(list, columns))]
 
     async def _insert_keyed(
-        self, connection: Connection, pairs: list[_Pair], patience: str | None
+        self, connection: Connection, pairs: Sequence[_Pair], patience: str | None
     ) -> Mapping[str | None, Any]:
         if not pairs:
             return {}
@@ -317,7 +298,7 @@ class Enqueuer:
         found = await _find(connection, taken)
         return answers | {key: _of_taken(found, first[key][0]) for key in taken}
 
-    async def _insert_each(self, connection: Connection, pairs: list[_Pair], patience: str | None) -> list[Any]:
+    async def _insert_each(self, connection: Connection, pairs: Sequence[_Pair], patience: str | None) -> list[Any]:
         """Insert them one by one in one transaction; each has its job as the answer, or why PostgreSQL refused it."""
         columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
         rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), patience)
@@ -337,16 +318,6 @@ def _outcome(row: asyncpg.Record) -> Any:
     return row["job_id"] and Scheduled(row["job_id"], created=True)
 
 
-def _tell(taken: list[_Waiting], answers: Sequence[Any]) -> None:
-    for (_, _, future), answer in zip(taken, answers, strict=True):
-        if future.done():
-            continue
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
-
-
 def _of_taken(found: Mapping[str | None, asyncpg.Record], job: NewJob) -> Any:
     row = found.get(job.key)
     if row is None:
@@ -360,7 +331,7 @@ def _existing(job_id: int, digest: bytes | None, job: NewJob) -> Any:
     return Scheduled(job_id, created=False)
 
 
-def _judge_keys(pairs: list[_Pair], answers: list[Any], keyed: Mapping[str | None, Any]) -> None:
+def _judge_keys(pairs: Sequence[_Pair], answers: list[Any], keyed: Mapping[str | None, Any]) -> None:
     """Let only the first of several equal keys of one batch have created the job."""
     seen: dict[str, NewJob] = {}
     for number, (job, _) in enumerate(pairs):

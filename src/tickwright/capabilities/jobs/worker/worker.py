@@ -25,8 +25,8 @@ from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
 from tickwright.capabilities.jobs.worker.type_state import BrokerCall, TypeState
 from tickwright.domain.dbclock import DbClock
+from tickwright.engine.batch_writer import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
-from tickwright.engine.joined import Joined
 from tickwright.engine.tasks import TaskGroup
 from tickwright.ports.broker import Broker
 from tickwright.ports.ids import monotonic
@@ -83,7 +83,7 @@ class JobWorker:
         self.result_writer = ResultWriter(
             self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe
         )
-        begins = Joined(self._begin_last)
+        begins = CallBatcher(self._begin_last)
         self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._look_again, begins=begins)
         self.runner = Runner(self.outcomes, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.wakeup = worker_wakeup(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
