@@ -17,7 +17,7 @@ import structlog
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.fanout.store_access import StoreAvailability
 from tickwright.domain.errors import Unavailable
-from tickwright.engine.joined import Joined
+from tickwright.engine.batch_writer import CallBatcher
 from tickwright.engine.tasks import TaskGroup, end_task
 from tickwright.ports.fanout import Begun, CarryingRunClaims, Ended, Run, RunStart, Success
 from tickwright.ports.ids import monotonic
@@ -286,8 +286,8 @@ class ConsumerRunClaims:
 
     def __init__(self, claims: TwoStoreRunClaims, session: Session) -> None:
         self._claims, self._session = claims, session
-        self._begins = Joined(self._begin_many)
-        self._ends = Joined(self._end_many)
+        self._begins = CallBatcher(self._begin_many)
+        self._ends = CallBatcher(self._end_many)
         self._held: set[_HeldRun] = set()
         self._dropped: Counter[tuple[str, int, str]] = Counter()
         self._renew_now = asyncio.Event()
