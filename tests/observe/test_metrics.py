@@ -18,7 +18,7 @@ from kit.relays import RelayWorld, relay_world
 from kit.reports import ReportWorld, plan_of, report_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ReportRequest
-from tickwright.capabilities.batches.metrics import consumer_source as batch_source
+from tickwright.capabilities.batches.executions.consumer import consumer_source as batch_source
 from tickwright.capabilities.polling.consumer.consumer import consumer_source
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.capabilities.reports.metrics import source_of as report_source

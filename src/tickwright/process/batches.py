@@ -7,12 +7,11 @@ from datetime import timedelta
 
 from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.batches.definitions.batches import Batches
-from tickwright.capabilities.batches.executions.checker import Checker
+from tickwright.capabilities.batches.executions.checker import Checker, scheduler_source
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
-from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer
+from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer, consumer_source
 from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.capabilities.batches.executions.work import BatchRegistry, CampaignWork, ProgramWork
-from tickwright.capabilities.batches.metrics import consumer_source, scheduler_source
 from tickwright.capabilities.batches.retention import Upkeep
 from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms

@@ -117,18 +117,18 @@ async def test_a_pause_holds_between_chunks(batches: BatchWorld) -> None:
     ("end", "outcomes"),
     [
         ("end_plan", Counter(planned=1, done=1)),
-        ("chunk_later", Counter(planned=1, retried=1, done=1)),
-        ("chunk_failed", Counter(planned=1, failed=1)),
+        ("retry_chunk", Counter(planned=1, retried=1, done=1)),
+        ("fail_chunk", Counter(planned=1, failed=1)),
     ],
 )
 async def test_a_look_beside_an_end_takes_nothing_for_lost(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch, end: str, outcomes: Counter[str]
 ) -> None:
     """CLW-2: the ledger knows the claim no more because it has ended; it counts as what it ended as."""
-    Looks(monkeypatch, ChunksStore, "kept").beside(end)
+    Looks(monkeypatch, ChunksStore, "owned").beside(end)
     errors: dict[str, list[Exception]] = {
-        "chunk_later": [Unavailable("source_unavailable", "away")],
-        "chunk_failed": [Rejected("source_refused", "no table")],
+        "retry_chunk": [Unavailable("source_unavailable", "away")],
+        "fail_chunk": [Rejected("source_refused", "no table")],
     }
 
     async def fail(_: OpenChunk) -> None:
@@ -145,7 +145,7 @@ async def test_a_look_beside_the_commit_of_a_chunk_does_not_take_it_for_lost(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CLW-2: neither before the answer to the commit is here, nor while its work does something behind the chunk."""
-    looks, stops = Looks(monkeypatch, ChunksStore, "kept"), Stops()
+    looks, stops = Looks(monkeypatch, ChunksStore, "owned"), Stops()
     stops.close("batches.chunk_done")
     process = await batches.process(Numbers(members=4), probe=stops)
     commit = Transaction.__aexit__
@@ -166,7 +166,7 @@ async def test_a_look_beside_the_commit_of_a_chunk_does_not_take_it_for_lost(
 
 async def test_a_chunk_that_did_not_end_can_be_lost_again(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """BCO-2: where its transaction failed and its work goes on, a stop of the execution cancels it all the same."""
-    Looks(monkeypatch, ChunksStore, "kept")
+    Looks(monkeypatch, ChunksStore, "owned")
 
     failed = asyncio.Event()
 

@@ -70,7 +70,7 @@ async def check_an_end_that_is_not_written(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch, error: Exception, within_s: float = 30
 ) -> None:
     """The first write of an end raises ``error``."""
-    failed, errors = ChunksStore.chunk_failed, [error]
+    failed, errors = ChunksStore.fail_chunk, [error]
 
     async def fails_once(self: ChunksStore, *said: Any) -> bool:
         if errors:
@@ -80,7 +80,7 @@ async def check_an_end_that_is_not_written(
     async def fails(_chunk: OpenChunk) -> None:
         raise Rejected("its_own", "its own")
 
-    monkeypatch.setattr(ChunksStore, "chunk_failed", fails_once)
+    monkeypatch.setattr(ChunksStore, "fail_chunk", fails_once)
     work = Numbers(members=5, before=fails)
     process = await batches.process(work, at_once=1)
     row = await batches.over(await batches.start(await batches.put()), within_s)

@@ -69,9 +69,11 @@ async def check_an_old_fence_fails_nothing(world: BatchWorld) -> None:
     old = await claimed(world)
     await world.pool.execute("UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL")
     new = await claimed(world)
-    assert not await world.store.chunk_failed(old, 1, Failure("x", "y")), "BCH-1 broken: an old fence failed it"
+    assert not await world.store.fail_chunk(old, 1, Failure("x", "y")), "BCH-1 broken: an old fence failed it"
     await world.store.release_chunk(old, 1)
-    assert not await world.store.chunk_later(old, 1, "y", after_s=0), "BCH-1 broken: an old fence put it off"
+    assert not await world.store.retry_chunk(old, 1, Failure("x", "y"), after_s=0), (
+        "BCH-1 broken: an old fence put it off"
+    )
     assert await complete(world, new), "BCH-1 broken: an old fence gave it back"
     assert (await world.execution(execution_id))["status"] == "IN_PROGRESS"
 
@@ -185,9 +187,9 @@ async def check_slots_move_on(world: BatchWorld) -> None:
 MUTANTS: list[tuple[str, ModuleType, str, str, str, Check]] = [
     ("a chunk without its fence", chunks_store, "lock_chunk", "AND fence = $4", "AND $4::bigint > 0",
      check_an_old_fence_completes_nothing),
-    ("a failure without its fence", chunks_store, "chunk_failed", "AND fence = $4", "AND $4::bigint > 0",
+    ("a failure without its fence", chunks_store, "fail_chunk", "AND fence = $4", "AND $4::bigint > 0",
      check_an_old_fence_fails_nothing),
-    ("a delay without its fence", chunks_store, "chunk_later", "AND fence = $4", "AND $4::bigint > 0",
+    ("a delay without its fence", chunks_store, "retry_chunk", "AND fence = $4", "AND $4::bigint > 0",
      check_an_old_fence_fails_nothing),
     ("a release without its fence", chunks_store, "release_chunk", "AND fence = $4", "AND $4::bigint > 0",
      check_an_old_fence_fails_nothing),

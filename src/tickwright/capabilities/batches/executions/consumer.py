@@ -1,13 +1,16 @@
-"""The consumers of executions: one is begun, cut into chunks, and its chunks are worked by whoever is free.
+"""The consumers of executions: they begin one, cut it into chunks, and work on its chunks.
 
 ::
 
     NEW ──claim, snapshot──▶ IN_PROGRESS ──plan──▶ waiting ──claim──▶ working ──complete──▶ done ──the last──▶ FINISHED
                                  │ cannot be cut                         │ failed: waiting again after 1, 2, 4 s …
-                                 └─▶ EXCEPTION_OCCURRED ◀────────────────┘ or for good
+                                 └─▶ EXCEPTION_OCCURRED ◀────────────────┘ permanent error or last attempt
 
-Any number of them work side by side. A chunk is read and decided outside any transaction; one transaction writes what
-it decided, marks it done and counts it. What a killed consumer had in its hands is due again when its session is lost.
+Any number of consumers work side by side. A chunk is read and decided outside any transaction; one transaction writes
+its actions, marks it done and counts it. When a session is lost, the chunks that it had claimed are due again.
+
+An error that may pass is retried with a growing pause; a permanent one ends the execution as ``EXCEPTION_OCCURRED``,
+with text and trace. An error that a program's function raises ends its own execution, not the process.
 """
 
 import traceback
@@ -18,7 +21,7 @@ from typing import Any, Protocol
 import asyncpg
 import structlog
 
-from tickwright.capabilities.batches.executions.checker import tell_ended
+from tickwright.capabilities.batches.executions.checker import report_end
 from tickwright.capabilities.batches.executions.chunks_store import (
     ChunkClaim,
     ChunkKey,
@@ -29,92 +32,24 @@ from tickwright.capabilities.batches.executions.chunks_store import (
     lock_chunk,
 )
 from tickwright.domain.errors import Contended, Rejected
-from tickwright.domain.functions import failure_text, storable
+from tickwright.domain.functions import storable
 from tickwright.engine.claimed_work import AWAY_S, ClaimedWork, Held, write_surely
 from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
+from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.batches import BatchWork, ChunkResult, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
-# A claimed chunk as its work sees it: what to do, and the one transaction in which that counts.
-
-
-class ClaimedChunk:
-    """Implements :class:`tickwright.ports.batches.OpenChunk`.
-
-    Attributes:
-        is_lost: Its completion found that the claim was lost, or that the execution had ended.
-
-    Invariants:
-        BOC-1: actions, the mark, the counts and whatever the work writes are committed together or not at all.
-    """
-
-    def __init__(self, pool: Pool, held: Held[ChunkClaim], *, probe: Probe = NO_PROBE) -> None:
-        self._pool, self._held, self._claim, self._probe = pool, held, held.claim, probe
-        self._is_completed, self.is_lost = False, False
-
-    @property
-    def run(self) -> Run:
-        """Whose it is."""
-        return self._claim.run
-
-    @property
-    def number(self) -> int:
-        """From 0 on."""
-        return self._claim.key.number
-
-    @property
-    def value(self) -> Mapping[str, Any]:
-        """As it was planned."""
-        return self._claim.value
-
-    @property
-    def is_completed(self) -> bool:
-        """Whether it counts already."""
-        return self._is_completed
-
-    @asynccontextmanager
-    async def complete(self, result: ChunkResult) -> AsyncIterator[Connection]:
-        """Open the transaction that makes it count; see the port.
-
-        Raises:
-            Contended: ``chunk_lost``. Do not retry.
-        """
-        await self._probe.reached("batches.chunk_decided", key=self._claim.key)
-        try:
-            async with self._pool.acquire() as connection, connection.transaction():
-                if not await lock_chunk(connection, self._claim, self._held.owner):
-                    self.is_lost = True
-                    raise Contended("chunk_lost", "the chunk is somebody else's by now; nothing is written")
-                yield connection
-                self._held.is_ending = True
-                await self._end(connection, result)
-            self._is_completed = True
-        finally:
-            self._held.is_ending = self._is_completed
-        await self._probe.reached("batches.chunk_done", key=self._claim.key)
-
-    async def _end(self, connection: Connection, result: ChunkResult) -> None:
-        status = await end_chunk(connection, self._claim, result)
-        if status is None:
-            self.is_lost = True
-            raise Contended("chunk_lost", "its execution was stopped; nothing is written")
-        if status == "FINISHED":
-            await tell_ended(connection, self._claim.run)
-        await self._probe.reached("batches.chunk_written", key=self._claim.key)
-
-
-# One attempt: to cut an execution into chunks, or to work one of them; and what becomes of it when that fails.
-#
-# What will pass is tried again with a growing pause; what will not ends the execution as ``EXCEPTION_OCCURRED``, with
-# text and trace. Whatever a program's function raises ends its own execution, not the process and not the others.
-
+CHANNEL = "tickwright_batches"
+BUSY_S = 0.02
+FULL_LOOK_S = 1.0
+"""How long nothing ends before a full process looks for another batch's chunks; a wake-up makes it look at once."""
 RETRY_CAP_S = 300.0
 LOST_MAX = 25
-"""Processes that may go away with a chunk before it is taken for what kills them."""
+"""Sessions that may be lost with a chunk or a plan before it is taken for the cause."""
 ATTEMPTS = 10
 CHUNKS_MAX = 1_000_000
 TRACE_CHARS = 8000
@@ -124,139 +59,23 @@ _log = structlog.get_logger("tickwright.batches")
 
 
 class Works(Protocol):
-    """What a process can do."""
+    """The kinds of work that a process can do."""
 
     def served(self) -> Sequence[str]:
-        """Return what it has: ``source:NAME``, ``objects``, ``program:NAME``."""
+        """Return what the process has: ``source:NAME``, ``objects``, ``program:NAME``."""
         ...
 
     def of(self, run: Run) -> BatchWork:
-        """Return whoever knows the work of this execution.
+        """Return the work of this execution.
 
         Raises:
-            Rejected: Nobody here does, or its definition is wrong. Permanent.
+            Rejected: This process cannot do it, or its definition is wrong. Permanent.
         """
         ...
 
 
-class Attempts:
-    """Makes attempts for one process; each returns what it ended as, for the counters."""
-
-    def __init__(self, store: ChunksStore, session: Session, works: Works, *, probe: Probe = NO_PROBE) -> None:
-        self._store, self._session, self._works, self._probe = store, session, works, probe
-
-    # ------------------------------------------------------------------ planning
-
-    async def plan(self, held: Held[PlanClaim]) -> str:
-        """Cut an execution into chunks: ``planned``, ``retried``, ``failed``, or ``late`` where it was not ours."""
-        claim, store = held.claim, self._store
-        await self._probe.reached("batches.claimed", execution=claim.run.execution_id)
-        try:
-            return "planned" if await self._cut(held) else "late"
-        except BaseException as error:  # noqa: BLE001  the attempt's boundary: what a program raises is its execution's
-            why = await _failure(error)
-            tries = claim.tries + 1
-            if isinstance(error, Rejected) or tries >= attempts_of(claim.run):
-                wrote = await write_surely(self._session, held, lambda: store.plan_failed(claim, held.owner, why))
-                return "failed" if wrote else "late"
-        after_s = min(2.0 ** (tries - 1), RETRY_CAP_S)
-        _log.warning("batches.not_cut", execution=claim.run.execution_id, tries=tries, reason=why.message)
-        wrote = await write_surely(
-            self._session, held, lambda: store.plan_later(claim, held.owner, why, after_s=after_s)
-        )
-        return "retried" if wrote else "late"
-
-    async def _cut(self, held: Held[PlanClaim]) -> bool:
-        claim = held.claim
-        if claim.lost > LOST_MAX:
-            raise _deadly("the process that cut it into chunks", claim.lost)
-        chunks: list[PlannedChunk] = []
-        async for chunk in self._works.of(claim.run).plan(claim.run):
-            chunks.append(chunk)
-            if len(chunks) > CHUNKS_MAX:
-                raise Rejected("too_many_chunks", f"more than {CHUNKS_MAX:,} chunks; make them larger")
-        await self._probe.reached("batches.cut", execution=claim.run.execution_id, chunks=len(chunks))
-        held.is_ending = True
-        return await self._store.end_plan(claim, held.owner, chunks)
-
-    # ------------------------------------------------------------------ chunks
-
-    async def chunk(self, held: Held[ChunkClaim]) -> str:
-        """Work one chunk: ``done``, ``retried``, ``failed``; ``late`` where it was not ours any more."""
-        claim, store = held.claim, self._store
-        await self._probe.reached("batches.chunk_claimed", key=claim.key)
-        chunk = ClaimedChunk(store.pool, held, probe=self._probe)
-        try:
-            await self._do(claim, chunk)
-        except BaseException as error:  # noqa: BLE001  as above
-            why = await _failure(error)
-            if chunk.is_completed:  # what came behind cannot take that back
-                _log.warning("batches.raised_behind_its_chunk", key=claim.key, code=why.code, reason=why.message)
-                return "done"
-            if chunk.is_lost:
-                return "late"
-            tries = claim.tries + 1
-            if isinstance(error, Rejected) or tries >= attempts_of(claim.run):
-                _log.warning("batches.exception", key=claim.key, code=why.code, reason=why.message)
-                wrote = await write_surely(self._session, held, lambda: store.chunk_failed(claim, held.owner, why))
-                return "failed" if wrote else "late"
-        else:
-            return "done"
-        after_s = min(2.0 ** (tries - 1), RETRY_CAP_S)
-        text = f"{why.message} ({why.code})"
-        _log.warning("batches.chunk_not_done", key=claim.key, tries=tries, reason=text)
-        wrote = await write_surely(
-            self._session, held, lambda: store.chunk_later(claim, held.owner, text, after_s=after_s)
-        )
-        return "retried" if wrote else "late"
-
-    async def _do(self, claim: ChunkClaim, chunk: ClaimedChunk) -> None:
-        if claim.lost > LOST_MAX:
-            raise _deadly(f"the process that worked on chunk {claim.key.number}", claim.lost)
-        await self._works.of(claim.run).work(chunk)
-        if not chunk.is_completed:
-            raise Rejected("chunk_not_completed", "the work ended without completing its chunk")
-
-
-def attempts_of(run: Run) -> int:
-    """Return how often a chunk or a plan may fail."""
-    return int(run.definition.get("attempts", ATTEMPTS))
-
-
-def _deadly(who: str, times: int) -> Rejected:
-    return Rejected("chunk_lost", f"{who} was lost {times} times; something in it kills whoever takes it")
-
-
-async def _failure(error: BaseException) -> Failure:
-    """Return what an error is for the ledger; a cancellation of ours is none."""
-    if ends_task(error):
-        raise error
-    await take_cancels_back()
-    code, text = failure_text(error, without_secrets)
-    if isinstance(error, UNAVAILABLE):
-        code = "database_unavailable"
-    return Failure(code, text[:MESSAGE_CHARS], storable(_trace_of(error)[-TRACE_CHARS:]))
-
-
-def _trace_of(error: BaseException) -> str:
-    """Return an error's trace without secrets; a long one part by part, since its end is kept and not its beginning."""
-    try:
-        parts = traceback.format_exception(error)
-    except BaseException:  # noqa: BLE001  the user's class
-        return "no trace"
-    if sum(map(len, parts)) <= MASKED_CHARS_MAX:
-        return without_secrets("".join(parts))
-    return "".join(map(without_secrets, parts))
-
-
-CHANNEL = "tickwright_batches"
-BUSY_S = 0.02
-FULL_LOOK_S = 1.0
-"""How long nothing ends before a full process looks for another batch's chunks; a wake-up makes it look at once."""
-
-
 class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
-    """A :class:`tickwright.ports.service.Service`.
+    """Claims plans and chunks, and makes an attempt at each; a :class:`tickwright.ports.service.Service`.
 
     Args:
         works: What this process can do.
@@ -264,10 +83,10 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
             has none here.
 
     Invariants:
-        BCO-1: nothing is worked without a claim, and counts only under that claim.
+        BCO-1: work needs a claim, and counts only under that claim.
         BCO-2: work whose claim is lost, or whose execution has ended, is cancelled within two seconds.
         BCO-3: a chunk that is done is never done again.
-        BCO-4: chunks of one batch, however long they take, never keep all others from a place.
+        BCO-4: chunks of one batch, however long they take, leave room for those of another batch.
     """
 
     name = "campaign-consumer"
@@ -294,19 +113,19 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         if not self._session.holds() or not served:
             return AWAY_S
         look_s = self._look_s
-        # Full, and no end made room for this look: a batch that has nothing here gets a place beside all others.
+        # Full, and nothing has ended since the last look: a batch that has nothing here may take one more.
         is_full = len(self._held) >= self._at_once
         but = sorted({held.claim.run.batch_id for held in self._held.values()}) if is_full else []
         try:
             while len(self._held) < self._at_once + is_full:
                 if not await self._take(served, but):
                     next_s = await self._store.next_in_s(served, but=but)
-                    # due, and nothing could be taken: somebody else is at the row just now
+                    # due, and nothing could be taken: another consumer has the row locked
                     return look_s if next_s is None else min(max(next_s, BUSY_S), look_s)
         except UNAVAILABLE as error:
-            _log.warning("batches.not_claimed", error=repr(error))
+            _log.warning("batches.claim_failed", error=repr(error))
             return AWAY_S
-        return look_s if is_full else min(FULL_LOOK_S, look_s)  # the end of what runs is news
+        return look_s if is_full else min(FULL_LOOK_S, look_s)  # a running chunk that ends wakes this loop
 
     async def _take(self, served: Sequence[str], but: Sequence[int]) -> bool:
         async with self._gate.claiming() as (owner, number):
@@ -325,7 +144,7 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
             return True
 
     async def _strays(self, connection: Connection, owner: int) -> int:
-        return await self._store.give_back_strays(connection, owner, *_fences(self._held))
+        return await self._store.release_strays(connection, owner, *_fences(self._held))
 
     async def _release(self, held: Held[Any]) -> None:
         if isinstance(held.claim, PlanClaim):
@@ -337,11 +156,161 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
 
     async def _ours(self, held: Mapping[int | ChunkKey, Held[Any]]) -> Collection[int | ChunkKey]:
         plans, chunks = _fences(held)
-        own, kept = await self._store.kept(self._session.token, plans, chunks)
+        own, kept = await self._store.owned(self._session.token, plans, chunks)
         return own | kept
+
+
+class Attempts:
+    """Makes the attempts of one process; each returns its outcome, for the counters."""
+
+    def __init__(self, store: ChunksStore, session: Session, works: Works, *, probe: Probe = NO_PROBE) -> None:
+        self._store, self._session, self._works, self._probe = store, session, works, probe
+
+    async def plan(self, held: Held[PlanClaim]) -> str:
+        """Cut an execution into chunks: ``planned``, ``retried``, ``failed``, or ``late`` where the claim was lost."""
+        await self._probe.reached("batches.claimed", execution=held.claim.run.execution_id)
+        try:
+            return "planned" if await self._cut(held) else "late"
+        except BaseException as error:  # noqa: BLE001  the attempt's boundary: what a program raises is its execution's
+            return await self._end(held, error, await _failure(error))
+
+    async def _cut(self, held: Held[PlanClaim]) -> bool:
+        claim = held.claim
+        _check_lost("the process that cut it into chunks", claim.lost)
+        chunks: list[PlannedChunk] = []
+        async for chunk in self._works.of(claim.run).plan(claim.run):
+            chunks.append(chunk)
+            if len(chunks) > CHUNKS_MAX:
+                raise Rejected("too_many_chunks", f"more than {CHUNKS_MAX:,} chunks; make them larger")
+        await self._probe.reached("batches.cut", execution=claim.run.execution_id, chunks=len(chunks))
+        held.is_ending = True
+        return await self._store.end_plan(claim, held.owner, chunks)
+
+    async def chunk(self, held: Held[ChunkClaim]) -> str:
+        """Work on one chunk: ``done``, ``retried``, ``failed``, or ``late`` where the claim was lost."""
+        claim = held.claim
+        await self._probe.reached("batches.chunk_claimed", key=claim.key)
+        chunk = ClaimedChunk(self._store.pool, held, probe=self._probe)
+        try:
+            await self._work(claim, chunk)
+        except BaseException as error:  # noqa: BLE001  as above
+            why = await _failure(error)
+            if chunk.is_completed:
+                _log.warning("batches.error_after_completion", key=claim.key, code=why.code, reason=why.message)
+                return "done"
+            return "late" if chunk.is_lost else await self._end(held, error, why)
+        return "done"
+
+    async def _work(self, claim: ChunkClaim, chunk: "ClaimedChunk") -> None:
+        _check_lost(f"the process that worked on chunk {claim.key.number}", claim.lost)
+        await self._works.of(claim.run).work(chunk)
+        if not chunk.is_completed:
+            raise Rejected("chunk_not_completed", "the work ended without completing its chunk")
+
+    async def _end(self, held: Held[Any], error: BaseException, why: Failure) -> str:
+        """Write that an attempt failed: permanently, or due again after a pause that doubles."""
+        claim, owner, store = held.claim, held.owner, self._store
+        is_plan, tries = isinstance(claim, PlanClaim), claim.tries + 1
+        _log.warning("batches.attempt_failed", key=claim.key, tries=tries, code=why.code, reason=why.message)
+        if isinstance(error, Rejected) or tries >= int(claim.run.definition.get("attempts", ATTEMPTS)):
+            outcome, fail = "failed", store.fail_plan if is_plan else store.fail_chunk
+            written = await write_surely(self._session, held, lambda: fail(claim, owner, why))
+        else:
+            outcome, retry = "retried", store.retry_plan if is_plan else store.retry_chunk
+            after_s = min(2.0 ** (tries - 1), RETRY_CAP_S)
+            written = await write_surely(self._session, held, lambda: retry(claim, owner, why, after_s=after_s))
+        return outcome if written else "late"
+
+
+class ClaimedChunk:
+    """Implements :class:`tickwright.ports.batches.OpenChunk`.
+
+    Attributes:
+        is_lost: Its completion found that the claim was lost, or that the execution had ended.
+
+    Invariants:
+        BOC-1: actions, the mark, the counts and whatever the work writes are committed together or not at all.
+    """
+
+    def __init__(self, pool: Pool, held: Held[ChunkClaim], *, probe: Probe = NO_PROBE) -> None:
+        self._pool, self._held, self._claim, self._probe = pool, held, held.claim, probe
+        self.run, self.number, self.value = held.claim.run, held.claim.key.number, held.claim.value
+        self.is_completed, self.is_lost = False, False
+
+    @asynccontextmanager
+    async def complete(self, result: ChunkResult) -> AsyncIterator[Connection]:
+        """Open the transaction that completes it; see the port.
+
+        Raises:
+            Contended: ``chunk_lost``. Do not retry.
+        """
+        await self._probe.reached("batches.chunk_decided", key=self._claim.key)
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                if not await lock_chunk(connection, self._claim, self._held.owner):
+                    self.is_lost = True
+                    raise Contended("chunk_lost", "the claim of the chunk is lost; nothing is written")
+                yield connection
+                self._held.is_ending = True
+                await self._end(connection, result)
+            self.is_completed = True
+        finally:
+            self._held.is_ending = self.is_completed
+        await self._probe.reached("batches.chunk_done", key=self._claim.key)
+
+    async def _end(self, connection: Connection, result: ChunkResult) -> None:
+        status = await end_chunk(connection, self._claim, result)
+        if status is None:
+            self.is_lost = True
+            raise Contended("chunk_lost", "its execution was stopped; nothing is written")
+        if status == "FINISHED":
+            await report_end(connection, self._claim.run)
+        await self._probe.reached("batches.chunk_written", key=self._claim.key)
+
+
+def consumer_source(consumer: BatchConsumer) -> Source:
+    """Return the metrics of a consumer."""
+
+    def read() -> Sequence[Sample]:
+        return [
+            Sample("tickwright_batch_running_chunks", consumer.running),
+            *(Sample("tickwright_batch_chunks_total", n, (name,)) for name, n in sorted(consumer.counts.items())),
+        ]
+
+    return read
 
 
 def _fences(held: Mapping[int | ChunkKey, Held[Any]]) -> tuple[dict[int, int], dict[ChunkKey, int]]:
     """Return plans and chunks with their fences."""
     plans = {key: one.claim.fence for key, one in held.items() if isinstance(key, int)}
     return plans, {key: one.claim.fence for key, one in held.items() if isinstance(key, ChunkKey)}
+
+
+def _check_lost(process: str, times: int) -> None:
+    """Refuse work that seems to kill its process."""
+    if times > LOST_MAX:
+        raise Rejected(
+            "chunk_lost", f"{process} was lost {times} times; it probably kills the process that works on it"
+        )
+
+
+async def _failure(error: BaseException) -> Failure:
+    """Return an error as the ledger keeps it; raise the cancellation that ends this task."""
+    if ends_task(error):
+        raise error
+    await take_cancels_back()
+    code, text = failure_text(error, without_secrets)
+    if isinstance(error, UNAVAILABLE):
+        code = "database_unavailable"
+    return Failure(code, text[:MESSAGE_CHARS], storable(_trace_of(error)[-TRACE_CHARS:]))
+
+
+def _trace_of(error: BaseException) -> str:
+    """Return an error's trace without secrets; a long one part by part, since its end is kept and not its beginning."""
+    try:
+        parts = traceback.format_exception(error)
+    except BaseException:  # noqa: BLE001  the user's class
+        return "no trace"
+    if sum(map(len, parts)) <= MASKED_CHARS_MAX:
+        return without_secrets("".join(parts))
+    return "".join(map(without_secrets, parts))

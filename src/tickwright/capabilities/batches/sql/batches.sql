@@ -1,12 +1,12 @@
 -- name: shown
--- What a caller sees of a batch b, and of its last execution.
+-- The columns of a batch b and of its last execution, for views. Part of statements.
 b.id, b.name, b.kind, b.type, b.status, b.version, b.next_slot_at, b.set_by, b.created_at, b.updated_at, b.date_time_execution, b.time_zone,
        b.restartable, b.restartable_unit, b.restartable_unit_type, b.cron, b.overlap, b.misfire, b.product_codes, b.served_by,
        last.id AS last_execution_id, last.status AS last_status, last.slot_at AS last_slot_at,
        (SELECT count(*) FROM tickwright.executions o WHERE o.batch_id = b.id AND o.status IN ('NEW', 'IN_PROGRESS')) AS open_executions
 
 -- name: list_batches
--- A page of batches of the kind $1 behind the name $2 whose names lie between $3 and $4; $5 is a type, $6 a status. It looks at $8 of them at
+-- A page of batches of the kind $1 behind the name $2 whose names lie between $3 and $4; $5 is a type, $6 a status. It reads $8 of them at
 -- most: last_name is where it stopped, if it did. Index: batches_name_key, executions_batch_id_slot_at_key, executions_open.
 SELECT found.*, looked.last_name
   FROM (SELECT (SELECT name FROM tickwright.batches WHERE name > $2 AND name >= $3 AND name < $4 ORDER BY name OFFSET $8 - 1 LIMIT 1) AS last_name) AS looked
@@ -19,7 +19,7 @@ SELECT found.*, looked.last_name
  ORDER BY found.name;
 
 -- name: get_batch
--- One batch as it is, the words of its version, and the clock. Index: batches_name_key, batch_versions_pkey, executions_batch_id_slot_at_key.
+-- One batch as it is, the definition of its version, and the clock. Index: batches_name_key, batch_versions_pkey, executions_batch_id_slot_at_key.
 SELECT {shown}, coalesce(v.terms, '{}')::text AS terms, clock_timestamp() AS now
   FROM tickwright.batches b
   LEFT JOIN tickwright.batch_versions v ON v.batch_id = b.id AND v.version = b.version
@@ -27,7 +27,7 @@ SELECT {shown}, coalesce(v.terms, '{}')::text AS terms, clock_timestamp() AS now
  WHERE b.kind = $1 AND b.name = $2;
 
 -- name: lock_batch
--- Serialize what is done to one batch: this row first, then its executions, as the producer does. Index: batches_name_key.
+-- Serialize the changes of one batch: this row first, then its executions, as the producer does. Index: batches_name_key.
 SELECT id FROM tickwright.batches WHERE kind = $1 AND name = $2 FOR NO KEY UPDATE;
 
 -- name: lock_batch_of
@@ -44,7 +44,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::text[]
 ON CONFLICT (name) DO NOTHING RETURNING id;
 
 -- name: edit_batch
--- The next version of a batch; $3 to $16 as in create_batch, $17 what it is then, $18 its next occurrence. Behind lock_batch. Index: batches_name_key.
+-- The next version of a batch; $3 to $16 as in create_batch, $17 its status then, $18 its next occurrence. After lock_batch. Index: batches_name_key.
 UPDATE tickwright.batches
    SET version = version + 1, set_by = $3, type = $4, date_time_execution = $5, time_zone = $6, restartable = $7, restartable_unit = $8,
        restartable_unit_type = $9, cron = $10, overlap = $11, misfire = $12, misfire_max = $13, misfire_grace = $14, product_codes = $15::text[],
@@ -52,19 +52,19 @@ UPDATE tickwright.batches
  WHERE kind = $1 AND name = $2 RETURNING id;
 
 -- name: take_over
--- Somebody else sets it from now on; its words are the same. Behind lock_batch. Index: batches_pkey.
+-- Change who set it; its definition is the same. After lock_batch. Index: batches_pkey.
 UPDATE tickwright.batches SET set_by = $2, updated_at = clock_timestamp() WHERE id = $1;
 
 -- name: put_version
--- The words of the version that a batch has now. Behind create_batch or edit_batch. Index: batches_pkey, batch_versions_pkey.
+-- The definition of the version that a batch has now. After create_batch or edit_batch. Index: batches_pkey, batch_versions_pkey.
 INSERT INTO tickwright.batch_versions (batch_id, version, terms, made_by) SELECT id, version, $2::jsonb, $3 FROM tickwright.batches WHERE id = $1;
 
 -- name: set_status
--- Whether it runs by itself, and when next. Behind lock_batch. Index: batches_pkey.
+-- Its status and its next occurrence. After lock_batch. Index: batches_pkey.
 UPDATE tickwright.batches SET status = $2, next_slot_at = $3::timestamptz, updated_at = clock_timestamp() WHERE id = $1;
 
 -- name: list_versions
--- A page of the versions of a batch before the one of number $2, newest first, without their words. Index: batch_versions_pkey.
+-- A page of the versions of a batch before the one of number $2, newest first, without their definitions. Index: batch_versions_pkey.
 SELECT version, made_by, made_at FROM tickwright.batch_versions WHERE batch_id = $1 AND version < $2 ORDER BY version DESC LIMIT $3;
 
 -- name: get_version
@@ -73,25 +73,25 @@ SELECT v.version, v.made_by, v.made_at, v.terms::text AS terms
   FROM tickwright.batches b JOIN tickwright.batch_versions v ON v.batch_id = b.id WHERE b.kind = $1 AND b.name = $2 AND v.version = $3;
 
 -- name: near_names
--- Names of batches of a kind, for whoever asked for one that is not there. Index: batches_name_key.
+-- Names of batches of a kind, to suggest one near to a name that does not exist. Index: batches_name_key.
 SELECT name FROM tickwright.batches WHERE kind = $1 ORDER BY name LIMIT 1000;
 
 -- name: history
--- What stands in the way of forgetting a batch: executions that are open or still release, and how many actions are kept. Behind lock_batch.
+-- Why a batch may not be deleted: executions that are open or still release, and how many actions are kept. After lock_batch.
 -- Index: executions_batch_id_slot_at_key.
 SELECT count(*) FILTER (WHERE status IN ('NEW', 'IN_PROGRESS')) AS open,
        count(*) FILTER (WHERE status = 'FINISHED' AND chunks_released < chunks) AS releasing, coalesce(sum(actions), 0)::bigint AS actions
   FROM tickwright.executions WHERE batch_id = $1;
 
 -- name: delete_actions
--- What its executions decided. Behind lock_batch. Index: executions_batch_id_slot_at_key, execution_actions_pkey.
+-- The actions of its executions. After lock_batch. Index: executions_batch_id_slot_at_key, execution_actions_pkey.
 DELETE FROM tickwright.execution_actions a USING tickwright.executions e WHERE e.batch_id = $1 AND a.execution_id = e.id;
 
 -- name: delete_batch
--- Forget a batch, its versions, executions and chunks. Behind lock_batch. Index: batches_pkey, batch_versions_pkey, executions_batch_id_slot_at_key,
+-- Delete a batch, its versions, executions and chunks. After lock_batch. Index: batches_pkey, batch_versions_pkey, executions_batch_id_slot_at_key,
 -- execution_chunks_pkey.
 DELETE FROM tickwright.batches WHERE id = $1;
 
 -- name: now
--- What an expression of a dry run calls now. No table.
+-- The now of an expression in a dry run. No table.
 SELECT clock_timestamp();

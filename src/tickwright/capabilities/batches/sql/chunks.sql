@@ -1,7 +1,7 @@
 -- name: claim_execution
--- Take one execution that is to be begun or cut into chunks, of what this process can do ($2): the oldest slot of its batch, while no other
--- one of it is at work. It gets the newest version of its batch, unless it had one already. One that has its chunks is not held any further.
--- What begins, also once more behind a retry, is due from now on: the time for which it waited for its turn is no delay.
+-- Claim one execution that is to be begun or cut into chunks, of what this process can do ($2): the oldest slot of its batch, while no other
+-- one of it is at work. It gets the newest version of its batch, unless it had one already. One that has its chunks keeps no owner.
+-- An execution that begins, also again after a retry, is due from now on: the time for which it waited for others is no delay.
 -- Nothing for a session that was lost, or refuses claims of the number $3. Index: executions_to_begin, executions_open, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
@@ -27,10 +27,10 @@ UPDATE tickwright.executions e
 RETURNING e.id, e.batch_id, b.kind, b.name, e.version, e.slot_at, e.snapshot::text, e.fence, e.tries, e.lost, e.planned_at IS NULL AS is_to_be_planned;
 
 -- name: claim_chunk
--- Take the first waiting chunk of the execution whose turn it is; the turn moves on by what the execution's rate asks for, at most a hundred
--- years: behind that are times that no timestamp holds, and the error would keep all other executions from their turn. Executions of the
--- batches $4, and those that somebody else claims from or counts into at this moment, are passed over. Nothing for a session that was lost, or refuses claims of the
--- number $3. Index: executions_at_work, execution_chunks_waiting, workers_pkey.
+-- Claim the first waiting chunk of the execution with the oldest next_chunk_at, which moves on by the execution's rate, at most a hundred
+-- years: later times fit into no timestamp, and the error would stop all other executions. Executions of the batches $4, and those that
+-- another transaction has locked, are passed over. Nothing for a session that was lost, or refuses claims of the number $3.
+-- Index: executions_at_work, execution_chunks_waiting, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
 ), turn AS (
@@ -63,8 +63,8 @@ SELECT c.execution_id, c.number, c.value::text, c.fence, c.tries, c.lost, m.batc
   FROM claimed c JOIN moved m ON m.id = c.execution_id JOIN tickwright.batches b ON b.id = m.batch_id;
 
 -- name: next_in
--- Seconds until something that this process can do may be taken, chunks of the batches $2 aside; NULL when there is nothing, below zero when it
--- is due. Index: executions_to_begin, executions_at_work, execution_chunks_waiting.
+-- Seconds until something that this process can do may be claimed, no chunks of the batches $2; NULL when there is nothing, below zero when
+-- it is due. Index: executions_to_begin, executions_at_work, execution_chunks_waiting.
 SELECT extract(epoch FROM min(found.at) - clock_timestamp())::float8
   FROM (
     SELECT min(e.due_at) AS at FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
@@ -82,58 +82,58 @@ SELECT extract(epoch FROM min(found.at) - clock_timestamp())::float8
        AND e.batch_id <> ALL ($2::bigint[])) AS found;
 
 -- name: lock_plan
--- Is it still ours to cut? Fenced. Index: executions_pkey.
+-- The claim of a plan still holds. Fenced. Index: executions_pkey.
 SELECT id FROM tickwright.executions WHERE id = $1 AND owner = $2 AND fence = $3 AND status = 'IN_PROGRESS' FOR NO KEY UPDATE;
 
 -- name: put_chunks
--- The chunks of an execution from $2 on. Behind lock_plan. Index: execution_chunks_pkey.
+-- The chunks of an execution from $2 on. After lock_plan. Index: execution_chunks_pkey.
 INSERT INTO tickwright.execution_chunks (execution_id, number, value, members)
 SELECT $1, $2::integer + u.place - 1, u.value::jsonb, u.members FROM unnest($3::text[], $4::bigint[]) WITH ORDINALITY AS u (value, members, place);
 
 -- name: end_plan
--- It has its chunks; one without any has nothing left to do. Behind lock_plan. Index: executions_pkey.
+-- The execution has its chunks; one without any is finished. After lock_plan. Index: executions_pkey.
 UPDATE tickwright.executions
    SET planned_at = clock_timestamp(), owner = NULL, tries = 0, chunks = $2, members = $3,
        status = CASE WHEN $2 = 0 THEN 'FINISHED' ELSE status END, finished_at = CASE WHEN $2 = 0 THEN clock_timestamp() END
  WHERE id = $1
 RETURNING status;
 
--- name: plan_later
--- Cutting it did not work: again after $4 seconds. Fenced. Index: executions_pkey.
+-- name: retry_plan
+-- Cutting it failed: due again after $4 seconds. Fenced. Index: executions_pkey.
 UPDATE tickwright.executions
    SET owner = NULL, tries = tries + 1, due_at = clock_timestamp() + make_interval(secs => $4), error_code = $5, error_message = $6
  WHERE id = $1 AND owner = $2 AND fence = $3 AND status = 'IN_PROGRESS' RETURNING id;
 
--- name: plan_failed
--- Cutting it will never work. Fenced. Index: executions_pkey.
+-- name: fail_plan
+-- Cutting it failed permanently. Fenced. Index: executions_pkey.
 UPDATE tickwright.executions
    SET status = 'EXCEPTION_OCCURRED', owner = NULL, finished_at = clock_timestamp(), error_code = $4, error_message = $5, error_trace = $6
  WHERE id = $1 AND owner = $2 AND fence = $3 AND status = 'IN_PROGRESS' RETURNING id;
 
 -- name: release_plan
--- As if it had not been taken. Fenced. Index: executions_pkey.
+-- Release it as if it had not been claimed. Fenced. Index: executions_pkey.
 UPDATE tickwright.executions SET owner = NULL WHERE id = $1 AND owner = $2 AND fence = $3 RETURNING id;
 
 -- name: lock_chunk
--- First statement of the transaction that completes a chunk: is it still ours? Fenced. Index: execution_chunks_pkey.
+-- First statement of the transaction that completes a chunk: its claim still holds. Fenced. Index: execution_chunks_pkey.
 SELECT number FROM tickwright.execution_chunks
  WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' FOR UPDATE;
 
 -- name: put_actions
--- One per client, whoever else decided about him. Behind lock_chunk. Index: execution_actions_pkey.
+-- One action per client and execution. After lock_chunk. Index: execution_actions_pkey.
 INSERT INTO tickwright.execution_actions (execution_id, client_id, chunk, client)
 SELECT $1, u.client_id, $2, u.client::jsonb FROM unnest($3::text[], $4::text[]) AS u (client_id, client)
 ON CONFLICT DO NOTHING;
 
 -- name: end_chunk
--- What came of it. Behind lock_chunk. Index: execution_chunks_pkey.
+-- Its result. After lock_chunk. Index: execution_chunks_pkey.
 UPDATE tickwright.execution_chunks
    SET state = 'done', owner = NULL, done_at = clock_timestamp(), seen = $3, selected = $4, missing = $5, skipped = $6, actions = $7, problems = $8::jsonb
  WHERE execution_id = $1 AND number = $2;
 
 -- name: count_chunk
--- Count it in, and end the execution with its last chunk; no row when it has ended otherwise, and then nothing of the chunk counts. Other chunks
--- of one that failed may still end, also when it is NEW again because somebody retried it. Index: executions_pkey.
+-- Count it, and end the execution with its last chunk; no row when it has ended otherwise, and then nothing of the chunk counts. Other chunks
+-- of one that failed may still end, also when it is NEW again after a retry. Index: executions_pkey.
 UPDATE tickwright.executions
    SET chunks_done = chunks_done + 1, seen = seen + $2, selected = selected + $3, missing = missing + $4, skipped = skipped + $5, actions = actions + $6,
        status = CASE WHEN chunks_done + 1 = chunks THEN 'FINISHED' ELSE status END,
@@ -141,14 +141,14 @@ UPDATE tickwright.executions
  WHERE id = $1 AND status IN ('NEW', 'IN_PROGRESS', 'EXCEPTION_OCCURRED')
 RETURNING status;
 
--- name: chunk_later
+-- name: retry_chunk
 -- An attempt failed: due again after $5 seconds. Fenced. Index: execution_chunks_pkey.
 UPDATE tickwright.execution_chunks
    SET state = 'waiting', owner = NULL, tries = tries + 1, due_at = clock_timestamp() + make_interval(secs => $5),
        problems = jsonb_build_array(jsonb_build_object('problem', $6::text))
  WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' RETURNING number;
 
--- name: chunk_failed
+-- name: fail_chunk
 -- An attempt failed and was the last: the execution ends with it, unless it has ended. Fenced. Index: execution_chunks_pkey, executions_pkey.
 WITH ours AS (
   UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL, tries = tries + 1
@@ -159,19 +159,19 @@ UPDATE tickwright.executions e
   FROM ours WHERE e.id = ours.execution_id AND e.status = 'IN_PROGRESS' RETURNING e.id;
 
 -- name: release_chunk
--- As if it had not been begun: its claim is no redone chunk either. Fenced. Index: execution_chunks_pkey.
+-- Release it as if it had not been claimed: its claim is no redone chunk either. Fenced. Index: execution_chunks_pkey.
 UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL
  WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' RETURNING number;
 
--- name: kept_chunks
--- Which of these chunks are still ours and of an execution that goes on. Index: execution_chunks_pkey, executions_pkey.
+-- name: owned_chunks
+-- Those of these chunks that $4 still has, of executions that go on. Index: execution_chunks_pkey, executions_pkey.
 SELECT c.execution_id, c.number
   FROM unnest($1::bigint[], $2::integer[], $3::bigint[]) AS u (execution_id, number, fence)
   JOIN tickwright.execution_chunks c ON c.execution_id = u.execution_id AND c.number = u.number AND c.fence = u.fence AND c.owner = $4
   JOIN tickwright.executions e ON e.id = c.execution_id AND e.status IN ('NEW', 'IN_PROGRESS', 'EXCEPTION_OCCURRED');
 
--- name: kept_plans
--- Which of these executions are still ours to cut. Index: executions_pkey.
+-- name: owned_plans
+-- Those of these executions that $3 still has, to be cut. Index: executions_pkey.
 SELECT e.id FROM unnest($1::bigint[], $2::bigint[]) AS u (id, fence)
   JOIN tickwright.executions e ON e.id = u.id AND e.fence = u.fence AND e.owner = $3 AND e.status = 'IN_PROGRESS';
 
@@ -183,9 +183,9 @@ UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL, lost = l
 -- The same for executions that were being cut. Index: executions_owner.
 UPDATE tickwright.executions SET owner = NULL, lost = lost + 1 WHERE owner = ANY ($1::bigint[]);
 
--- name: stray_chunks
--- What the ledger says is ours and we know nothing of: the answer to a claim was lost, so nothing was begun. Known is the chunk $3[i] of the
--- execution $2[i] at the fence $4[i]. Behind refuse_claims. Index: execution_chunks_owner.
+-- name: release_stray_chunks
+-- Release the chunks of $1 that it does not know of: the answer to a claim was lost, so nothing was begun. Known is the chunk $3[i] of the
+-- execution $2[i] at the fence $4[i]. After refuse_claims. Index: execution_chunks_owner.
 WITH back AS (
   UPDATE tickwright.execution_chunks c SET state = 'waiting', owner = NULL
    WHERE c.owner = $1
@@ -195,7 +195,7 @@ WITH back AS (
 )
 SELECT count(*) FROM back;
 
--- name: stray_plans
+-- name: release_stray_plans
 -- The same for executions that are to be cut; known is $2[i] at the fence $3[i]. Index: executions_owner.
 WITH back AS (
   UPDATE tickwright.executions e SET owner = NULL
@@ -205,6 +205,6 @@ WITH back AS (
 )
 SELECT count(*) FROM back;
 
--- name: ring
--- Something may be taken that could not be before. No table.
+-- name: wake
+-- Wake consumers: something may be claimed that could not be before. No table.
 SELECT pg_notify('tickwright_batches', '');

@@ -72,20 +72,20 @@ SELECT a.client_id, a.chunk, a.client::text AS client, {has_left} AS released
  WHERE a.execution_id = $1 AND a.client_id = $2;
 
 -- name: lock_execution
--- One execution, nobody else's for now. Behind lock_batch_of. Index: executions_pkey.
+-- Lock one execution. After lock_batch_of. Index: executions_pkey.
 SELECT id, status, paused_at, chunks, chunks_released FROM tickwright.executions WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: lock_open
--- The open executions of a batch, nobody else's for now. Behind lock_batch. Index: executions_open.
+-- Lock the open executions of a batch. After lock_batch. Index: executions_open.
 SELECT id, status FROM tickwright.executions WHERE batch_id = $1 AND status IN ('NEW', 'IN_PROGRESS') ORDER BY slot_at FOR NO KEY UPDATE;
 
 -- name: lock_releasing
--- The executions of a batch that are finished and still release, nobody else's for now. Behind lock_batch. Index: executions_to_release.
+-- Lock the executions of a batch that are finished and still release. After lock_batch. Index: executions_to_release.
 SELECT id, status FROM tickwright.executions
  WHERE batch_id = $1 AND status = 'FINISHED' AND chunks_released < chunks ORDER BY slot_at FOR NO KEY UPDATE;
 
 -- name: start
--- An execution for this moment; later than every one before it, so that the oldest slot stays the first in the line. Behind lock_batch.
+-- An execution for this moment; its slot is later than all before it, so that executions keep their order. After lock_batch.
 -- Index: executions_batch_id_slot_at_key.
 INSERT INTO tickwright.executions (batch_id, slot_at, started_by)
 SELECT $1, greatest(clock_timestamp(),
@@ -93,26 +93,26 @@ SELECT $1, greatest(clock_timestamp(),
 RETURNING id, slot_at, status;
 
 -- name: end_executions
--- Whoever works on them loses: what they have decided and not released stays unreleased. Behind lock_open or lock_execution. Index: executions_pkey.
+-- End executions: claims on them are lost, and actions that are not released stay unreleased. After lock_open or lock_execution. Index: executions_pkey.
 UPDATE tickwright.executions
    SET status = $2, finished_at = coalesce(finished_at, clock_timestamp()), paused_at = NULL, owner = NULL, fence = fence + 1, ended_why = $3
  WHERE id = ANY ($1::bigint[]) RETURNING id, status;
 
 -- name: pause
--- No chunk of it is begun and none released until it is resumed. Behind lock_execution. Index: executions_pkey.
+-- Pause: no chunk of it is begun and none released until it is resumed. After lock_execution. Index: executions_pkey.
 UPDATE tickwright.executions SET paused_at = clock_timestamp() WHERE id = $1;
 
 -- name: resume
--- It goes on, and is due from now on: the time of its pause is no delay. Behind lock_execution. Index: executions_pkey.
+-- Resume: it is due from now on, so that the time of its pause is no delay. After lock_execution. Index: executions_pkey.
 UPDATE tickwright.executions SET paused_at = NULL, due_at = greatest(due_at, clock_timestamp()) WHERE id = $1;
 
 -- name: retry
--- It goes on at the chunks that are not done, under the version with which it began. Behind lock_execution. Index: executions_pkey.
+-- Retry a failed one: it goes on at the chunks that are not done, under the version with which it began. After lock_execution. Index: executions_pkey.
 UPDATE tickwright.executions
    SET status = 'NEW', finished_at = NULL, paused_at = NULL, due_at = clock_timestamp(), next_chunk_at = clock_timestamp(), tries = 0, lost = 0,
        error_code = NULL, error_message = NULL, error_trace = NULL
  WHERE id = $1;
 
 -- name: retry_chunks
--- They have all their attempts again. Behind retry: nobody can take one meanwhile. Index: execution_chunks_waiting.
+-- The chunks that are not done have all their attempts again. After retry, whose lock keeps claims away. Index: execution_chunks_waiting.
 UPDATE tickwright.execution_chunks SET tries = 0, lost = 0, due_at = clock_timestamp() WHERE execution_id = $1 AND state = 'waiting';

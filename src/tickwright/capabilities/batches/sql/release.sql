@@ -1,5 +1,5 @@
 -- name: summary
--- What came of an execution, for its on_finished. Index: executions_pkey.
+-- The summary of an execution, for its on_finished. Index: executions_pkey.
 SELECT jsonb_build_object('event', CASE e.status WHEN 'FINISHED' THEN 'execution.finished' ELSE 'execution.failed' END,
          'error_code', CASE WHEN e.status <> 'FINISHED' THEN e.error_code END, 'batch', b.name, 'kind', b.kind, 'execution_id', e.id, 'version', e.version,
          'slot_at', e.slot_at, 'status', e.status, 'members', e.members, 'seen', e.seen, 'selected', e.selected, 'missing', e.missing,
@@ -15,8 +15,8 @@ SELECT count(*) > $2::bigint
          ORDER BY least(o.attempts, 1), o.next_at, o.id LIMIT $2::bigint + 1) AS waiting;
 
 -- name: wait_for_room
--- The destination $1 is full: what is to be released to it has its next turn in $2 seconds, and others have theirs. In a transaction of the
--- checker's lease. Index: executions_to_release, executions_pkey.
+-- The destination $1 is full: executions that release to it are due again in $2 seconds, and others go on. In a transaction of the checker's
+-- lease. Index: executions_to_release, executions_pkey.
 UPDATE tickwright.executions SET next_release_at = clock_timestamp() + make_interval(secs => $2)
  WHERE id = ANY (ARRAY (
    SELECT e.id FROM tickwright.executions e
@@ -24,7 +24,7 @@ UPDATE tickwright.executions SET next_release_at = clock_timestamp() + make_inte
       AND e.snapshot #>> '{action,target}' = $1 FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: next_chunk
--- The next chunk whose actions may leave: of a finished execution, or of one under way that says so. The ones whose turn is longest ago come first.
+-- The next chunk whose actions may leave: of a finished execution, or of one under way that says so. Those that are due longest come first.
 -- In a transaction of the checker's lease. Index: executions_to_release, execution_chunks_done.
 SELECT e.id, c.number, c.actions, b.name, e.snapshot #>> '{action,target}' AS target
   FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
@@ -36,7 +36,7 @@ SELECT e.id, c.number, c.actions, b.name, e.snapshot #>> '{action,target}' AS ta
  ORDER BY e.next_release_at LIMIT 1 FOR NO KEY UPDATE OF e SKIP LOCKED;
 
 -- name: action
--- What a receiver or a function is told of an action; b, e and a are its batch, its execution and itself. Part of statements.
+-- The document of an action for its receiver or function; b, e and a are its batch, its execution and itself. Part of statements.
 jsonb_build_object('campaign', b.name, 'execution_id', e.id, 'version', e.version, 'slot_at', e.slot_at, 'client_id', a.client_id,
   'client', a.client, 'product_codes', coalesce(e.snapshot -> 'product_codes', '[]'::jsonb));
 
@@ -47,7 +47,7 @@ CASE WHEN a.client_id COLLATE "C" ~ '^[!-~]([ -~]*[!-~])?$' AND NOT starts_with(
      ELSE 'utf8-hex-' || encode(convert_to(a.client_id, 'UTF8'), 'hex') END;
 
 -- name: put_messages
--- A message per action of a chunk; where $4, only of those that the outbox takes. Behind next_chunk. Index: execution_actions_chunk.
+-- A message per action of a chunk; where $4, only of those that the outbox takes. After next_chunk. Index: execution_actions_chunk.
 INSERT INTO tickwright.outbox (destination, key, payload, headers)
 SELECT $3, a.execution_id || ':' || a.client_id,
        {action},
@@ -56,7 +56,7 @@ SELECT $3, a.execution_id || ':' || a.client_id,
  WHERE a.execution_id = $1 AND a.chunk = $2 AND (NOT $4::boolean OR tickwright.json_fits({action}));
 
 -- name: put_jobs
--- The same for an action that is a Python function: a one-shot job per client, which is its own outbox row. Behind next_chunk.
+-- The same for an action that is a Python function: a one-shot job per client, which is its own outbox row. After next_chunk.
 -- Index: execution_actions_chunk.
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, max_attempts)
 SELECT clock_timestamp(), $3::text,
@@ -66,13 +66,13 @@ SELECT clock_timestamp(), $3::text,
  WHERE a.execution_id = $1 AND a.chunk = $2 AND (NOT $4::boolean OR tickwright.json_fits({action}));
 
 -- name: too_large
--- A client of these whose action no message could carry. Behind put_actions. Index: execution_actions_pkey.
+-- One of these clients whose action no message can carry. After put_actions. Index: execution_actions_pkey.
 SELECT a.client_id
   FROM tickwright.execution_actions a JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
  WHERE a.execution_id = $1 AND a.client_id = ANY ($2::text[]) AND NOT tickwright.json_fits({action}) LIMIT 1;
 
 -- name: note_refused
--- Up to ten clients of a chunk whose actions are left out, before its other problems, of which the last ones make room. Behind next_chunk.
+-- Up to ten clients of a chunk whose actions are left out, before its other problems, of which the last ones make room. After next_chunk.
 -- Index: execution_actions_chunk, execution_chunks_pkey.
 UPDATE tickwright.execution_chunks c
    SET problems = jsonb_path_query_array(coalesce(
@@ -84,19 +84,19 @@ UPDATE tickwright.execution_chunks c
  WHERE c.execution_id = $1 AND c.number = $2;
 
 -- name: set_aside
--- PostgreSQL refuses what is to be released: the execution is tried again after $2 seconds, and the others have their turn. In a transaction of
--- the checker's lease. Index: executions_pkey.
+-- PostgreSQL refuses what is to be released: the execution is tried again after $2 seconds, and others go on. In a transaction of the
+-- checker's lease. Index: executions_pkey.
 UPDATE tickwright.executions
    SET next_release_at = clock_timestamp() + make_interval(secs => $2), error_code = 'not_released', error_message = $3
  WHERE id = $1 AND status IN ('IN_PROGRESS', 'FINISHED');
 
 -- name: put_job
--- One job of a type, for whoever wants to hear of an end. In the transaction that ends it.
+-- One job of a type, for on_finished. In the transaction that ends it.
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, max_attempts)
 SELECT clock_timestamp(), $1::text, $2::jsonb, coalesce((SELECT t.max_attempts FROM tickwright.task_types t WHERE t.name = $1::text), 3);
 
 -- name: note_released
--- Its actions have left, $3 of them; the turn moves on by what the execution's rate asks for, at most a hundred years as in claim_chunk. Behind
+-- Its actions have left, $3 of them; next_release_at moves on by the execution's rate, at most a hundred years as in claim_chunk. After
 -- next_chunk. Index: execution_chunks_pkey, executions_pkey.
 WITH gone AS (
   UPDATE tickwright.execution_chunks SET state = 'released' WHERE execution_id = $1 AND number = $2 AND state = 'done'

@@ -1,5 +1,5 @@
 -- name: give_up
--- Failed executions that nobody has retried for $1 are retried no more, $2 of them: what they did goes next. Index: executions_ended.
+-- Stop failed executions that were not retried for $1, $2 of them: their rows are deleted next. Index: executions_ended.
 UPDATE tickwright.executions SET status = 'STOPPED', ended_why = 'not retried before its rows were cleared away'
  WHERE id IN (SELECT id FROM tickwright.executions
                WHERE finished_at < clock_timestamp() - $1::interval AND status = 'EXCEPTION_OCCURRED'
