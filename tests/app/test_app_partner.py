@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from tickwright.process.partners import Couriers
 
 from kit.consumers import all_done, http_of, seed
 from kit.partners import Courier
@@ -14,7 +15,6 @@ from tickwright import Answer, Poll, Rejected, Tickwright
 from tickwright.capabilities.polling.consumer.courier import CourierRegistry
 from tickwright.observe.logs import without_secrets
 from tickwright.partners import PartnerSettings
-from tickwright.process.partners import Couriers
 from tickwright.process.settings import load_settings
 from tickwright.store.pool import open_pool
 

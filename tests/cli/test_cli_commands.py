@@ -19,10 +19,11 @@ from kit.cli import Said, environment, tickwright
 from kit.ports import free_port
 from kit.tcp_proxy import TcpProxy
 from tickwright import Tickwright
+from tickwright.capabilities.operations.listings import Operations
 from tickwright.domain.errors import Rejected
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.node import open_node
-from tickwright.process.settings import Bind, Settings
 
 SECRET = "pa55word"
 
@@ -404,7 +405,7 @@ async def api(database_url: str) -> AsyncIterator[dict[str, str]]:
     settings = Settings(database_url=SecretStr(database_url), api_bind=free, metrics_bind=free)
     async with open_node(settings, ["api"]) as node:
         running = asyncio.create_task(node.run(signals=False))
-        made = await node.link.operations.keys.create("cli", Role.ADMIN, caller=Caller("test", Role.ADMIN))
+        made = await node.installation.of(Operations).keys.create("cli", Role.ADMIN, caller=Caller("test", Role.ADMIN))
         await node.supervisor.started()
         assert node.api is not None
         yield environment(API_URL=node.api.url, API_KEY=made.key)

@@ -23,7 +23,7 @@ from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually
 from tickwright.cli.live.up import Receiver, open_receiver
 from tickwright.demo.receiver import PROVIDERS
-from tickwright.transports.rabbitmq import ReportExchanges
+from tickwright.transports.rabbitmq.topology import ReportExchanges
 
 _ADDRESS = re.compile(r"^  API +(http://\S+)/v1", re.MULTILINE)
 _REPORT = re.compile(r"^  report +finished, 5000 rows: tickwright reports download (\d+)$", re.MULTILINE)

@@ -16,7 +16,7 @@ from kit.rabbit_queues import raw_channel
 from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import Fanout, taken
 from kit.servers import PostgresServer, RabbitServer
-from tickwright.transports.rabbitmq import FanoutNames, ReportExchanges
+from tickwright.transports.rabbitmq.topology import FanoutNames, ReportExchanges
 
 CANARY = '<img src=x onerror="window.ran=1">'
 BIG = 2**53 + 1

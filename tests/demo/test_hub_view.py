@@ -5,7 +5,7 @@ from io import StringIO
 from rich.console import Console
 
 from tickwright.demo.hub import Provider, draw_hub, find_hub, hub_line
-from tickwright.process.settings import Settings
+from tickwright.plugin.settings import Settings
 
 PROVIDERS = [
     Provider("DE.SLO", 2.14, 12.0, 0),
@@ -32,7 +32,7 @@ async def test_without_rabbitmq_the_example_says_how_to_get_its_hub() -> None:
     found, why = await find_hub(Settings(amqp_url=None))
     assert not found
     assert "TICKWRIGHT_AMQP_URL" in why
-    found, why = await find_hub(Settings(amqp_url="amqp://guest:hidden@127.0.0.1:1/"))  # type: ignore[arg-type]
+    found, why = await find_hub(Settings(amqp_url="amqp://guest:hidden@127.0.0.1:1/"))
     assert not found
     assert "RabbitMQ" in why
     assert "hidden" not in why

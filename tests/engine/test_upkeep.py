@@ -2,13 +2,13 @@
 
 import asyncpg
 import pytest
+from tickwright.process.leased_loops import scheduler_loops
 
 from kit.leases import LONG
 from tickwright.engine import retention as module
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.retention import Upkeep
-from tickwright.process.leased_loops import scheduler_loops
-from tickwright.process.settings import Settings
+from tickwright.plugin.settings import Settings
 
 DAYS = "SELECT count(*) FROM pg_class WHERE relname ~ '^scheduled_tasks_[0-9]{8}$'"
 OLD = "SELECT to_regclass('tickwright.scheduled_tasks_20200101') IS NOT NULL"

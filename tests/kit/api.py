@@ -15,28 +15,27 @@ from multidict import CIMultiDict
 from tickwright.api import ApiContext, ApiLimits, Readiness, create_app
 from tickwright.api.app import Api
 from tickwright.capabilities.batches.audience.audience import Audiences
-from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
-from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
-from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.requests.messages import Routes
 from tickwright.capabilities.reports.service import Keeping, ReportsService
-from tickwright.engine.leases import Leases
+from tickwright.plugin import Context, Registrations, Settings
+from tickwright.ports.broker import TargetCheck
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.dead_letters import DeadMessages
 from tickwright.process.front import Front
+from tickwright.process.installation import provide
+from tickwright.process.plugins import PLUGINS
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.objectstore import open_store
-from tickwright.transports.postgres import PostgresDeadLetters
+from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.postgres.tasks import PostgresDeadLetters
 
 ADMIN = Caller("test", Role.ADMIN)
 
@@ -187,29 +186,25 @@ async def running_api(
                 yield api
         return
     pool = await open_pool(url, max_size=6)
-    enqueuer = Enqueuer(pool)
-    service = JobService(pool, enqueuer=enqueuer, allow_target=allow_target)
-    operations = Operations(pool)
-    polling = PollingService(pool)
+    settings = Settings(path_prefix=path_prefix)
+    installation = Context(settings, pool, None, Registrations(), dict)
+    ports = installation.ports
+    ports.put(TargetCheck, allow_target)
+    ports.put(FanoutService, FanoutService(pool, dead_tasks or PostgresDeadLetters(pool, "tickwright.fanout")))
+    ports.put(ReportsService, ReportsService(pool, keeping))
+    ports.put(Audiences, audiences or Audiences(Sources({}, lambda _: None), None))
+    overview = ports.put(Snapshots, Snapshots(pool, version="0.0.0", **(looks or {})))
+    provide(installation)
+    service, operations, polling = ports.get(JobService), ports.get(Operations), ports.get(PollingService)
 
     async def readiness() -> Readiness:
         return ready()
 
-    overview = Snapshots(pool, version="0.0.0", **(looks or {}))
     context = ApiContext(
-        pool=pool,
-        jobs=service,
-        operations=operations,
-        polling=polling,
-        fanout=FanoutService(pool, dead_tasks or PostgresDeadLetters(pool, "tickwright.fanout")),
-        reports=ReportsService(pool, keeping),
-        campaigns=CampaignsService(pool, audiences or Audiences(Sources({}, lambda _: None), None), allow_target),
-        polls=PollRelayAdmin(pool, Leases(pool, owner="test"), lambda: None),
-        receivers=AlertReceivers(pool, allow_target),
-        enqueuer=enqueuer,
+        plugins=PLUGINS,
+        installation=installation,
         readiness=readiness,
         metrics=lambda: b"# nothing yet\n",
-        overview=overview,
         version="0.0.0",
         limits=limits or ApiLimits(),
         path_prefix=path_prefix,
@@ -245,4 +240,5 @@ async def running_api(
         await overview.stop()
         await looking
         await serving
+        await ports.aclose()
         await pool.close()

@@ -18,7 +18,7 @@ from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, Planne
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources import Sources, SourceTerms
 from tickwright.sources.object_files import ObjectFiles
-from tickwright.transports.objectstore import open_store
+from tickwright.transports.objectstore.opening import open_store
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 KINDS = ["postgresql", "sqlite", "duckdb", "csv", "parquet"]

@@ -16,11 +16,12 @@ from kit.receivers import TARGETS, Gateway, HttpReceiver, Received
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Broker, Message
-from tickwright.transports.http import HttpBroker
-from tickwright.transports.kafka import KafkaBroker, KafkaSettings
-from tickwright.transports.postgres import PostgresBroker
-from tickwright.transports.rabbitmq import RabbitBroker
-from tickwright.transports.websocket import WebSocketBroker
+from tickwright.transports.http.broker import HttpBroker
+from tickwright.transports.kafka.broker import KafkaBroker
+from tickwright.transports.kafka.config import KafkaConfig
+from tickwright.transports.postgres.broker import PostgresBroker
+from tickwright.transports.rabbitmq.broker import RabbitBroker
+from tickwright.transports.websocket.broker import WebSocketBroker
 
 
 class Side(Protocol):
@@ -185,7 +186,7 @@ class KafkaSide:
         self._proxy = proxy
         self.topic = f"contract-{uuid4().hex}"
         self._admin = AdminClient({"bootstrap.servers": url, "log_level": 0})
-        self.broker: Broker = KafkaBroker(KafkaSettings(proxied_url))
+        self.broker: Broker = KafkaBroker(KafkaConfig(proxied_url))
         self.destination = f"kafka:{self.topic}"
 
     async def make(self) -> None:

@@ -28,7 +28,7 @@ from tickwright.ports.polls import PollSource
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import Service
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.kafka import KafkaPollSource
+from tickwright.transports.kafka.poll_source import KafkaPollSource
 
 EVENTS_TO = "pg:tickwright.poll-events"
 TERMS = LeaseTerms(timedelta(seconds=1.5), timedelta(seconds=0.3))

@@ -33,14 +33,18 @@ from tickwright.domain.modules import Window, window_at
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.partners import PartnerContract
+from tickwright.plugin.secrets import DeclaredSecrets
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import Service
-from tickwright.process.secrets import DeclaredSecrets
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.postgres import PostgresBroker, PostgresTaskQueue
-from tickwright.transports.rabbitmq import TASK_KEY, RabbitBroker, RabbitTaskQueue
-from tickwright.transports.redis import RedisLink, RedisMarks, RedisRunClaims
+from tickwright.transports.postgres.broker import PostgresBroker
+from tickwright.transports.postgres.tasks import PostgresTaskQueue
+from tickwright.transports.rabbitmq.broker import RabbitBroker
+from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
+from tickwright.transports.rabbitmq.topology import TASK_KEY
+from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
+from tickwright.transports.redis.connection import RedisLink
 
 MODULE = "LOCATIONS"
 SECRETS = DeclaredSecrets({

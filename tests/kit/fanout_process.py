@@ -28,7 +28,7 @@ from tickwright.capabilities.fanout.messages import message_id
 from tickwright.capabilities.fanout.scheduler.scheduler import ModuleLoop
 from tickwright.domain.modules import Window
 from tickwright.store.pool import open_pool
-from tickwright.transports.rabbitmq import FanoutNames
+from tickwright.transports.rabbitmq.topology import FanoutNames
 
 
 def tell(what: str, which: str, /, **facts: Any) -> None:

@@ -12,7 +12,7 @@ from kit.waiting import eventually
 from tickwright.capabilities.polling.relay.messages import read_poll
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import Pool
-from tickwright.transports.kafka import KafkaPollSource
+from tickwright.transports.kafka.poll_source import KafkaPollSource
 
 SESSION_MS = 6000
 

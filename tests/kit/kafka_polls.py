@@ -29,7 +29,8 @@ from tickwright.capabilities.polling.relay.store import BatchBounds
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
 from tickwright.store.pool import open_pool
-from tickwright.transports.kafka import KafkaLog, KafkaSettings
+from tickwright.transports.kafka.config import KafkaConfig
+from tickwright.transports.kafka.transactions import KafkaLog
 
 BOUNDS = BatchBounds(trackers=100, rows=1000)
 BRIEF = LeaseTerms(ttl=timedelta(seconds=3))
@@ -134,9 +135,9 @@ class Seen:
         return str(self.value["id"])
 
 
-def terms_of(bootstrap: str, prefix: str, **more: Any) -> KafkaSettings:
+def terms_of(bootstrap: str, prefix: str, **more: Any) -> KafkaConfig:
     """Return the terms of a test: a single broker will do, and waits are short."""
-    return KafkaSettings(bootstrap, prefix, **{"allow_single_broker": True, "partitions": 3, **more})
+    return KafkaConfig(bootstrap, prefix, **{"allow_single_broker": True, "partitions": 3, **more})
 
 
 def set_topic(bootstrap: str, topic: str, name: str, value: str) -> None:

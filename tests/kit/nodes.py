@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from tickwright.app.declarations import Declarations
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import Node, open_node
-from tickwright.process.settings import Bind, Settings
 
 
 def settings_of(url: str, folder: Path, config: str, **more: Any) -> Settings:
@@ -26,7 +26,7 @@ def settings_of(url: str, folder: Path, config: str, **more: Any) -> Settings:
 @asynccontextmanager
 async def running(settings: Settings, program: Declarations, *roles: str) -> AsyncIterator[Node]:
     """Run a process's roles for the length of the block."""
-    async with open_node(settings, roles, brought=program.brought, any_port=True) as node:
+    async with open_node(settings, roles, registrations=program.registrations, any_port=True) as node:
         work = asyncio.create_task(node.run(signals=False))
         try:
             yield node

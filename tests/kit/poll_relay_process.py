@@ -18,7 +18,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
 from tickwright.ports.probe import NO_PROBE
 from tickwright.store.pool import open_pool
-from tickwright.transports.kafka import KafkaLog
+from tickwright.transports.kafka.transactions import KafkaLog
 
 
 async def main(url: str, bootstrap: str, prefix: str, lease: str, *probe_at: str) -> None:

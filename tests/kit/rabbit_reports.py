@@ -7,8 +7,9 @@ from uuid import uuid4
 from pamqp.commands import Basic
 
 from kit.rabbit_queues import Queues, consuming, raw_channel
-from tickwright.transports.rabbitmq import RabbitDeadLetters, RabbitTaskQueue, ReportExchanges, ReportNames, prepare
-from tickwright.transports.rabbitmq.topology import Topology
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
+from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
+from tickwright.transports.rabbitmq.topology import ReportExchanges, ReportNames, Topology, prepare
 
 
 class Reports(Queues):

@@ -18,7 +18,7 @@ from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.engine.outbox.table import ClaimBounds
 from tickwright.ports.probe import NO_PROBE
 from tickwright.store.pool import open_pool
-from tickwright.transports.http import HttpBroker
+from tickwright.transports.http.broker import HttpBroker
 
 
 async def main(url: str, lease_s: float, probe_name: str | None) -> None:

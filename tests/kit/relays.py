@@ -20,8 +20,8 @@ from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import LEASE, OutboxRelay
 from tickwright.engine.outbox.table import Verdicts
 from tickwright.store.pool import open_pool
-from tickwright.transports.http import HttpBroker
-from tickwright.transports.postgres import PostgresBroker
+from tickwright.transports.http.broker import HttpBroker
+from tickwright.transports.postgres.broker import PostgresBroker
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=100), cap=timedelta(milliseconds=200))
 _PROGRAM = Path(__file__).with_name("relay_process.py")

@@ -11,7 +11,8 @@ from redis.asyncio import Redis
 
 from kit.redis_fanout import fresh_prefix
 from tickwright.ports.reports import PartKey, Put, PutAnswer
-from tickwright.transports.redis import RedisLink, RedisParts
+from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.report_parts import RedisParts
 
 LIFE = timedelta(minutes=10)
 NONCE = "5f"

@@ -35,8 +35,9 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import SharedParts
 from tickwright.sources.named import Sources, SourceTerms
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.objectstore import open_store
-from tickwright.transports.redis import RedisLink, RedisParts
+from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.report_parts import RedisParts
 
 TERMS = LeaseTerms(timedelta(seconds=2), timedelta(seconds=0.3))
 OVER = frozenset({"finished", "failed", "cancelled"})

@@ -21,24 +21,24 @@ from tickwright import Answer, Poll, ReportRequest
 from tickwright.capabilities.batches.executions.consumer import consumer_source as batch_source
 from tickwright.capabilities.polling.consumer.consumer import consumer_source
 from tickwright.capabilities.polling.relay.relay import PollRelay
+from tickwright.capabilities.polling.relay.relay import relays_source as poll_relays_source
 from tickwright.capabilities.reports.metrics import source_of as report_source
-from tickwright.engine.leases import Leases
+from tickwright.engine.leases import Leases, leases_source
+from tickwright.engine.outbox.relay import relay_source
 from tickwright.observe.alerts import RULES
 from tickwright.observe.metrics import METRICS, MetricsPage, Sample, Source, TickwrightCollector
 from tickwright.partners.contract import contract_source
+from tickwright.plugin import Registrations
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
 from tickwright.process.readings import (
     DatabaseReadings,
-    leases_source,
-    poll_relays_source,
-    relay_source,
     services_source,
 )
-from tickwright.process.registry import Brought
-from tickwright.process.settings import Bind, Settings
 from tickwright.process.supervisor import ServiceState
 from tickwright.transports.kafka.poll_partition import SourceCounts, samples_of
-from tickwright.transports.rabbitmq import FanoutNames, RabbitTaskQueue
+from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
+from tickwright.transports.rabbitmq.topology import FanoutNames
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -143,7 +143,10 @@ async def _page_of_fan_out(url: str) -> bytes:
     settings = Settings(database_url=SecretStr(url), metrics_bind=Bind("127.0.0.1", 0))
     hub = Hub()
     opened = open_node(
-        settings, ["scheduler", "fanout-consumer"], brought=Brought(modules=registry_of({MODULE: hub})), any_port=True
+        settings,
+        ["scheduler", "fanout-consumer"],
+        registrations=Registrations(registry_of({MODULE: hub})),
+        any_port=True,
     )
     async with opened as node, aiohttp.ClientSession() as client:
         running = asyncio.create_task(node.run(signals=False))

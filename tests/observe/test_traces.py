@@ -20,7 +20,7 @@ from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.requests import NewJob
 from tickwright.observe import traces
-from tickwright.transports.http import HttpBroker
+from tickwright.transports.http.broker import HttpBroker
 
 BAD = "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01"
 FORBIDDEN = "c4n4ry"

@@ -16,7 +16,7 @@ from tickwright.outbound import SystemResolver
 from tickwright.outbound import resolver as dns
 from tickwright.outbound.resolver import Lookups
 from tickwright.ports.broker import Accepted, Message
-from tickwright.transports.http import HttpBroker
+from tickwright.transports.http.broker import HttpBroker
 
 SLOW = 100
 MUTANTS = {

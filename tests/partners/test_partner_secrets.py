@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from tickwright.process.partners import Couriers
 
 from kit.consumers import seed
 from kit.mutants import mutate
@@ -16,7 +17,6 @@ from kit.waiting import eventually_async
 from tickwright import Tickwright
 from tickwright.capabilities.polling.consumer import consumer
 from tickwright.process import partners
-from tickwright.process.partners import Couriers
 from tickwright.store.pool import Pool, open_pool
 
 

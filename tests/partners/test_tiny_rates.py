@@ -72,7 +72,7 @@ async def test_a_type_whose_row_has_such_a_rate_stops_no_other_jobs(database_url
         ran[job.type] += 1
 
     async with running(settings_of(database_url, tmp_path, ""), program, "worker") as node:
-        pool = node.link.pool
+        pool = node.installation.pool
         await eventually_async(lambda: pool.fetchval("SELECT count(*) = 2 FROM tickwright.task_types"))
         await pool.execute(
             "UPDATE tickwright.task_types SET rate_per_s = 1e-300, version = version + 1 WHERE name = 'slow'"

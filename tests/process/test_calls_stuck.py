@@ -18,10 +18,11 @@ from kit.waiting import eventually_async
 from tickwright import Job, ReportRequest
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.reports.requests.views import ReportRequestBody
+from tickwright.capabilities.reports.service import ReportsService
 from tickwright.capabilities.reports.types.plan import Listener
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.node import open_node
-from tickwright.process.settings import Bind, Settings
 
 ME = Caller("me", Role.OPERATOR)
 
@@ -89,18 +90,22 @@ async def test_operators_hear_of_threads_and_calls_that_do_not_come_back(databas
         database_url=SecretStr(database_url), home=tmp_path, metrics_bind=Bind("127.0.0.1", 0),
         lease=timedelta(seconds=2),
     )  # fmt: skip
-    async with open_node(settings, ("worker", "report-listener"), brought=program.brought, any_port=True) as node:
+    async with open_node(
+        settings, ("worker", "report-listener"), registrations=program.registrations, any_port=True
+    ) as node:
         work = asyncio.create_task(node.run(signals=False))
 
         async def firing() -> dict[str, str]:
-            rows = await node.link.pool.fetch(
+            rows = await node.installation.pool.fetch(
                 "SELECT rule, summary FROM tickwright.alerts WHERE state = 'firing' AND rule LIKE '%stuck'"
             )
             return {row["rule"]: re.sub(r" \S+ #\d+ ", " W ", row["summary"]) for row in rows}
 
         try:
-            await node.link.reports.records.request(msgspec.convert({"type": "hanging"}, ReportRequestBody), ME)
-            await node.link.pool.execute(
+            await node.installation.of(ReportsService).records.request(
+                msgspec.convert({"type": "hanging"}, ReportRequestBody), ME
+            )
+            await node.installation.pool.execute(
                 "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, max_attempts) "
                 "VALUES (now(), 'blocks', 1)"
             )

@@ -1,6 +1,7 @@
-"""The REST API: ``create_app(ApiContext(...))`` is an ASGI application, ``runtime.listener.Listener`` serves it."""
+"""The REST API: ``create_app(ApiContext(...))`` is an ASGI application, ``rest.listener.Listener`` serves it."""
 
 from tickwright.api.app import create_app
-from tickwright.api.context import ApiContext, ApiLimits, Readiness
+from tickwright.api.context import ApiContext, ApiLimits
+from tickwright.api.probes import Readiness
 
 __all__ = ["ApiContext", "ApiLimits", "Readiness", "create_app"]

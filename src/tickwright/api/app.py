@@ -2,11 +2,11 @@
 
 In front stands what every request passes: a key on everything but the open paths and signed links, before any
 routing, so that no route can be forgotten; and one place where an error becomes an answer. Behind it
-are the fast lane of ``POST /v1/jobs`` and FastAPI with everything else.
+are the routes that plugins serve without a framework, and FastAPI with everything else.
 """
 
 import asyncio
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -23,31 +23,12 @@ from starlette.types import ASGIApp
 from tickwright.api.auth import COOKIE_SHOWN, Authenticator, caller_of
 from tickwright.api.context import ApiContext
 from tickwright.api.cookies import SAFE_METHODS, over_tls, signed_out
-from tickwright.api.fast_jobs import PATH, Send, post_job
 from tickwright.api.gate import ApiGate
 from tickwright.api.openapi import OPEN_PATHS, document, is_of_many, is_open, is_open_ended
+from tickwright.api.probes import STRUCTS as PROBE_STRUCTS
+from tickwright.api.probes import open_routes
 from tickwright.api.session_routes import STRUCTS as SESSION_STRUCTS
 from tickwright.api.session_routes import session_routes
-from tickwright.capabilities.batches.rest.routes import STRUCTS as CAMPAIGN_STRUCTS
-from tickwright.capabilities.batches.rest.routes import campaign_routes
-from tickwright.capabilities.fanout.rest import STRUCTS as FANOUT_STRUCTS
-from tickwright.capabilities.fanout.rest import fanout_routes
-from tickwright.capabilities.jobs.rest import STRUCTS as JOB_STRUCTS
-from tickwright.capabilities.jobs.rest import job_routes
-from tickwright.capabilities.operations.overview.type_figures import TypesNow
-from tickwright.capabilities.operations.rest.alert_routes import STRUCTS as ALERT_STRUCTS
-from tickwright.capabilities.operations.rest.alert_routes import receiver_routes
-from tickwright.capabilities.operations.rest.figure_routes import STRUCTS as FIGURE_STRUCTS
-from tickwright.capabilities.operations.rest.figure_routes import figure_routes
-from tickwright.capabilities.operations.rest.machinery_routes import STRUCTS as DESK_STRUCTS
-from tickwright.capabilities.operations.rest.machinery_routes import desk_routes
-from tickwright.capabilities.operations.rest.overview_routes import STRUCTS as OVERVIEW_STRUCTS
-from tickwright.capabilities.operations.rest.overview_routes import overview_routes
-from tickwright.capabilities.operations.rest.routes import STRUCTS, key_routes, open_routes, operation_routes
-from tickwright.capabilities.polling.rest.routes import STRUCTS as POLLING_STRUCTS
-from tickwright.capabilities.polling.rest.routes import polling_routes
-from tickwright.capabilities.reports.rest.routes import STRUCTS as REPORT_STRUCTS
-from tickwright.capabilities.reports.rest.routes import report_routes
 from tickwright.domain.admission import client_of
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.caller import CALLER, Role
@@ -59,6 +40,7 @@ from tickwright.store.bounds import TookTooLong, outcome_unknown, within
 from tickwright.store.shares import Abandoned, on_behalf_of
 
 _log = structlog.get_logger("tickwright.api")
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Scope = MutableMapping[str, Any]
 
 
@@ -68,7 +50,13 @@ class Api:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._auth = Authenticator(context.pool, context.limits)
-        self.framework = _framework(context, self._auth)
+        gate = ApiGate(self._auth, context.limits)
+        self._fast = {
+            path: answer
+            for plugin in context.plugins
+            for path, answer in plugin.fast_routes(context.installation, gate).items()
+        }
+        self.framework = _framework(context, self._auth, gate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -81,11 +69,12 @@ class Api:
 
     async def _answer(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
         try:
-            if scope["path"] == PATH and scope["method"] == "POST":
+            fast = self._fast.get(scope["path"])
+            if fast is not None and scope["method"] == "POST":
                 with self._changing():
                     await self._meet(scope)
                     with _counted(scope):
-                        await post_job(self._context, self._auth, scope, receive, send.as_it_is)
+                        await fast(scope, receive, send.as_it_is)
                 return
             await self._route(scope, receive, send)
         except (ClientGone, Abandoned):
@@ -192,8 +181,7 @@ class _Framework(FastAPI):
         return whole.app if isinstance(whole, ServerErrorMiddleware) else whole
 
 
-def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
-    gate = ApiGate(auth, context.limits)
+def _framework(context: ApiContext, auth: Authenticator, gate: ApiGate) -> FastAPI:
     app = _Framework(
         title="Tickwright",
         version=context.version,
@@ -207,19 +195,11 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
             RequestValidationError: _as_problem,
         },
     )
-    app.include_router(open_routes(context))
+    app.include_router(open_routes(context.readiness, context.metrics))
     app.include_router(session_routes(context, auth, gate))
-    app.include_router(job_routes(context.jobs, gate, context.limits.schedule))
-    app.include_router(polling_routes(context.polling, gate))
-    app.include_router(fanout_routes(context.fanout, gate))
-    app.include_router(report_routes(context.reports, gate))
-    app.include_router(campaign_routes(context.campaigns, gate))
-    app.include_router(operation_routes(context, gate))
-    app.include_router(overview_routes(context.overview, gate))
-    app.include_router(figure_routes(TypesNow(context.pool), gate))
-    app.include_router(desk_routes(context, gate))
-    app.include_router(receiver_routes(context.receivers, gate))
-    app.include_router(key_routes(context, auth, gate))
+    for plugin in context.plugins:
+        for router in plugin.routes(context.installation, gate):
+            app.include_router(router)
 
     building = asyncio.Lock()
     encoded = b""
@@ -227,8 +207,7 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
     @app.get("/v1/openapi.json", tags=["process"], responses={200: {"content": {"application/json": {}}}})
     async def openapi() -> Response:
         """Return this document."""
-        systems = (*JOB_STRUCTS, *POLLING_STRUCTS, *FANOUT_STRUCTS, *REPORT_STRUCTS, *CAMPAIGN_STRUCTS)
-        ours = (*systems, *ALERT_STRUCTS, *DESK_STRUCTS, *FIGURE_STRUCTS, *OVERVIEW_STRUCTS, *SESSION_STRUCTS, *STRUCTS)
+        ours = [*PROBE_STRUCTS, *SESSION_STRUCTS, *(one for plugin in context.plugins for one in plugin.schemas())]
         nonlocal encoded
         async with building:  # the first one takes long, and other requests do not wait for it
             if not encoded:  # one for all: clients without a key ask for it, and need not read it

@@ -13,7 +13,7 @@ from tickwright.api.context import ApiLimits
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import CALLER, Caller, Role
-from tickwright.rest.bodies import CSV_TYPES, JSON_TYPES, NDJSON_TYPES, check_type, read_body, stream_body
+from tickwright.rest.bodies import CSV_TYPES, JSON_TYPES, NDJSON_TYPES, Receive, check_type, read_body, stream_body
 
 T = TypeVar("T")
 _log = structlog.get_logger("tickwright.api")
@@ -61,9 +61,24 @@ class ApiGate:
         check_type(request.scope["headers"], NDJSON_TYPES | CSV_TYPES if csv else NDJSON_TYPES)
         return stream_body(request.receive, self._limits.idle_timeout)
 
+    def check_role(self, scope: Any, role: Role, needed: str | None = None) -> None:
+        """Refuse the caller of an ASGI scope as :meth:`allow` does."""
+        check_role(scope[CALLER], role, needed)
+
+    async def read_raw(self, scope: Any, receive: Receive) -> bytes:
+        """Return the JSON body of an ASGI scope as it came."""
+        limits = self._limits
+        return await read_body(
+            receive, check_type(scope["headers"], JSON_TYPES), limits.body_bytes_max, limits.body_timeout
+        )
+
     def now(self) -> datetime | None:
         """Return a time that the database's clock has reached."""
         return self._auth.now()
+
+    def forget_keys(self) -> None:
+        """Look every key up again at its next use."""
+        self._auth.forget()
 
 
 def check_role(caller: Caller, role: Role, scope: str | None = None) -> None:

@@ -10,10 +10,10 @@ from fastapi.openapi.utils import get_openapi
 
 from tickwright.api.cookies import COOKIE, CSRF_HEADER, SAFE_METHODS
 from tickwright.ports.caller import SCOPES
+from tickwright.rest.event_stream import STREAM
 from tickwright.rest.problems import PROBLEM_TYPE, Problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
-STREAM = "/v1/stream"
 SIGN_IN = ("POST", "/v1/session")
 SIGNED = "/v1/report-files/"
 """What lies below is opened by a signature in the link itself."""

@@ -1,4 +1,4 @@
-"""What a program brings: handlers, partners, modules, listeners and reports, each by a decorator of the app object."""
+"""The decorators of the app object, by which a program registers handlers, partners, modules, listeners and reports."""
 
 import inspect
 import re
@@ -9,21 +9,22 @@ from typing import Any, Literal, TypeVar
 
 from tickwright.capabilities.batches.definitions.schema import NAME as BATCH_NAME
 from tickwright.capabilities.batches.definitions.schema import read_program
-from tickwright.capabilities.batches.executions.work import DeclaredBatch, Plan
+from tickwright.capabilities.batches.executions.work import BatchRegistry, DeclaredBatch, Plan
 from tickwright.capabilities.batches.executions.work import Function as BatchFunction
 from tickwright.capabilities.fanout.entities.modules import check_module
-from tickwright.capabilities.fanout.handlers import DeclaredModule
+from tickwright.capabilities.fanout.handlers import DeclaredModule, ModuleRegistry
 from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
-from tickwright.capabilities.jobs.handlers import Function, Handler, make_handler
-from tickwright.capabilities.polling.consumer.courier import Courier, DeclaredPartner
-from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport
+from tickwright.capabilities.jobs.handlers import Function, Handler, HandlerRegistry, make_handler
+from tickwright.capabilities.jobs.type_schema import Problems, read_duration, read_task_type
+from tickwright.capabilities.polling.consumer.courier import Courier, CourierRegistry, DeclaredPartner
+from tickwright.capabilities.polling.partner_schema import read_partner
+from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport, ListenerRegistry, ReportRegistry
 from tickwright.capabilities.reports.handlers import Function as ListenerFunction
 from tickwright.capabilities.reports.types.schema import check_definition, read_listener
 from tickwright.domain.errors import Rejected
 from tickwright.domain.functions import takes_one
 from tickwright.domain.retries import RetryPolicy
-from tickwright.process.configfile import Problems, read_duration, read_partner, read_task_type
-from tickwright.process.registry import Brought
+from tickwright.plugin import Registrations
 
 Duration = str | timedelta
 _HANDLER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,49}")
@@ -157,7 +158,7 @@ class BatchDeclarations:
     """The decorator of batches."""
 
     def __init__(self) -> None:
-        self.brought = Brought()
+        self.registrations = Registrations()
 
     def batch(
         self,
@@ -235,7 +236,7 @@ class BatchDeclarations:
         }
 
         def register(function: B) -> B:
-            self.brought.batches.add(declare_batch(name, function, plan, options))
+            self.registrations.of(BatchRegistry).add(declare_batch(name, function, plan, options))
             return function
 
         return register
@@ -249,7 +250,7 @@ R = TypeVar("R", bound=Callable[[], str | None])
 
 
 class Declarations(BatchDeclarations):
-    """The decorators of :class:`~tickwright.Tickwright`; they only fill ``brought``, and may be used at import time."""
+    """The decorators of :class:`~tickwright.Tickwright`; they fill ``registrations``, at import time, too."""
 
     def job(
         self,
@@ -289,7 +290,7 @@ class Declarations(BatchDeclarations):
         }
 
         def register(function: F) -> F:
-            self.brought.handlers.add(declare_job(name, function, options))
+            self.registrations.of(HandlerRegistry).add(declare_job(name, function, options))
             return function
 
         return register
@@ -340,7 +341,7 @@ class Declarations(BatchDeclarations):
         }
 
         def register(function: P) -> P:
-            self.brought.couriers.add(declare_partner(name, function, options))
+            self.registrations.of(CourierRegistry).add(declare_partner(name, function, options))
             return function
 
         return register
@@ -367,7 +368,7 @@ class Declarations(BatchDeclarations):
         options = {"every": every, "timeout": timeout, "gated": gated}
 
         def register(function: M) -> M:
-            self.brought.modules.add(declare_module(name, function, options))
+            self.registrations.of(ModuleRegistry).add(declare_module(name, function, options))
             return function
 
         return register
@@ -400,7 +401,7 @@ class Declarations(BatchDeclarations):
         options = {"source": source, "attempts": attempts, "timeout": timeout, "columns": columns}
 
         def register(function: L) -> L:
-            self.brought.listeners.add(declare_listener(name, function, options))
+            self.registrations.of(ListenerRegistry).add(declare_listener(name, function, options))
             return function
 
         return register
@@ -458,7 +459,7 @@ class Declarations(BatchDeclarations):
         }
 
         def register(function: R) -> R:
-            self.brought.reports.add(declare_report(name, function, options))
+            self.registrations.of(ReportRegistry).add(declare_report(name, function, options))
             return function
 
         return register

@@ -31,11 +31,13 @@ from tickwright.app.reporting import RequestedReport, request_report
 from tickwright.app.tracking import Tracked, Trackers, new_tracker, track, track_borrowed
 from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
 from tickwright.capabilities.batches.service import CampaignsService
+from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
-from tickwright.capabilities.jobs.enqueue import Scheduled
+from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
 from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
 from tickwright.capabilities.operations.listings import Operations
+from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable
@@ -46,16 +48,13 @@ from tickwright.observe import traces
 from tickwright.observe.logs import log_like_a_library
 from tickwright.outbound import check_headers
 from tickwright.outbound.headers import HEADERS_MAX
+from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation
-from tickwright.process.batches import register_batches
-from tickwright.process.database import Database, translated
-from tickwright.process.modules import register_modules
+from tickwright.process.database import Database
+from tickwright.process.installation import Installation, open_installation
 from tickwright.process.node import run_node
-from tickwright.process.partners import register_partners
-from tickwright.process.report_types import register_reports
-from tickwright.process.services import Link, open_link
-from tickwright.process.settings import Settings, load_settings
+from tickwright.process.settings import load_settings
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
@@ -81,7 +80,7 @@ class Tickwright(Declarations):
         self._given = {"database_url": database_url, **settings}
         self._settings: Settings | None = None
         self._stack: AsyncExitStack | None = None
-        self._link: Link | None = None
+        self._installation: Installation | None = None
 
     # ------------------------------------------------------------------ scheduling
 
@@ -144,13 +143,13 @@ class Tickwright(Declarations):
         if key is not None or max_attempts is not None:  # the enqueuer checks all others itself
             job = check_new_job(job) if key is None else with_digest(check_new_job(job))
         if connection is None:
-            return await self._open.enqueuer.schedule(job)
-        return await self._open.enqueuer.schedule(job, connection=borrow(connection))
+            return await self._open.of(Enqueuer).schedule(job)
+        return await self._open.of(Enqueuer).schedule(job, connection=borrow(connection))
 
     async def schedule_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[Scheduled]:
         """Schedule jobs made by :meth:`new_job`, all or none; one answer per job, in order. Errors as ``schedule``."""
         borrowed = None if connection is None else borrow(connection)
-        return await self._open.enqueuer.schedule_many(list(jobs), connection=borrowed)
+        return await self._open.of(Enqueuer).schedule_many(list(jobs), connection=borrowed)
 
     async def schedule_bulk(self, jobs: Iterable[NewJob]) -> int:
         """Schedule very many jobs without keys, all or none, by COPY; return how many.
@@ -159,7 +158,7 @@ class Tickwright(Declarations):
         the ones before, and the event loop is busy with that for up to half a second at a time, so a program that
         also runs handlers does this elsewhere. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
         """
-        return await copy_jobs(self._open.pool, self._open.enqueuer.types, jobs)
+        return await copy_jobs(self._open.pool, self._open.of(Enqueuer).types, jobs)
 
     def schedule_sync(
         self,
@@ -235,12 +234,12 @@ class Tickwright(Declarations):
     @property
     def trackers(self) -> Trackers:
         """Looking at trackers, ending them, news of them. Raises ``Unavailable`` (``app_not_open``)."""
-        return Trackers(self._open.polling, _CALLER)
+        return Trackers(self._open.of(PollingService), _CALLER)
 
     @property
     def entities(self) -> Entities:
         """Whom fan-out polls: set, looked at, paused. Raises ``Unavailable`` (``app_not_open``)."""
-        return Entities(self._open.fanout, _CALLER)
+        return Entities(self._open.of(FanoutService), _CALLER)
 
     # ------------------------------------------------------------------ reports
 
@@ -280,12 +279,12 @@ class Tickwright(Declarations):
             "type": report_type, "conditions": conditions, "requester": requester, "department": department,
             "format": format, "notify": notify, "source": source,
         }  # fmt: skip
-        return await request_report(self._open.reports, self._open.pool, wanted, _CALLER, connection)
+        return await request_report(self._open.of(ReportsService), self._open.pool, wanted, _CALLER, connection)
 
     @property
     def reports(self) -> ReportsService:
         """Records, their files, report types. Raises ``Unavailable`` (``app_not_open``)."""
-        return self._open.reports
+        return self._open.of(ReportsService)
 
     # ------------------------------------------------------------------ campaigns and batches
 
@@ -319,7 +318,7 @@ class Tickwright(Declarations):
     @property
     def campaigns(self) -> CampaignsService:
         """Campaigns, batches and their executions. Raises ``Unavailable`` (``app_not_open``)."""
-        return self._open.campaigns
+        return self._open.of(CampaignsService)
 
     # ------------------------------------------------------------------ publishing
 
@@ -405,27 +404,22 @@ class Tickwright(Declarations):
         return self._settings
 
     async def __aenter__(self) -> Self:
-        if self._link is not None:
+        if self._installation is not None:
             raise Rejected("app_already_open", "this app object is open already; use it, or make another one")
         log_like_a_library()
         stack = AsyncExitStack()
         try:
-            link = await stack.enter_async_context(open_link(self.settings, self.brought.handlers))
-            with translated():
-                await register_partners(link.pool, self.brought.couriers, {})
-                await register_modules(link.pool, self.brought.modules, {})
-                await register_reports(link.reports.types, self.brought.reports, self.brought.listeners, {})
-                await register_batches(self.brought.batches, link.campaigns.programs)
+            opened = await stack.enter_async_context(open_installation(self.settings, self.registrations))
         except BaseException:
             await stack.aclose()
             raise
-        self._link, self._stack = link, stack
+        self._installation, self._stack = opened, stack
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stack, self._stack, self._link = self._stack, None, None
+        stack, self._stack, self._installation = self._stack, None, None
         if stack is not None:
             await stack.aclose()
 
@@ -434,12 +428,12 @@ class Tickwright(Declarations):
     @property
     def service(self) -> JobService:
         """What operators do with jobs: listings, dead letters, task types. What is below is the daily part."""
-        return self._open.service
+        return self._open.of(JobService)
 
     @property
     def operations(self) -> Operations:
         """Workers, alerts, the outbox, the audit trail and API keys."""
-        return self._open.operations
+        return self._open.of(Operations)
 
     async def get(self, job_id: int) -> JobDetail:
         """Return one job. Raises ``Rejected`` (``job_not_found``)."""
@@ -474,10 +468,10 @@ class Tickwright(Declarations):
     # ------------------------------------------------------------------ working
 
     @property
-    def _open(self) -> Link:
-        if self._link is None:
+    def _open(self) -> Installation:
+        if self._installation is None:
             raise Unavailable("app_not_open", "the app is not open; work inside 'async with app:'")
-        return self._link
+        return self._installation
 
     async def run_worker(self, *, roles: Sequence[str] = ("worker", "scheduler", "relay")) -> None:
         """Run a worker inside this program until cancelled; then finish what runs and give back the rest.
@@ -486,7 +480,7 @@ class Tickwright(Declarations):
             Rejected: ``unknown_role``. Permanent.
             Unavailable: ``app_not_open``, or the database does not answer at the start. Retry.
         """
-        await run_node(self.settings, roles, database=self._open.database, brought=self.brought)
+        await run_node(self.settings, roles, database=self._open.database, registrations=self.registrations)
 
 
 def _job(  # noqa: PLR0917  the fast path of every call

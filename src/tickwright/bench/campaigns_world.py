@@ -20,9 +20,10 @@ from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 
 from tickwright.bench.ground import DATABASE, Ground, wait_until
+from tickwright.capabilities.batches.service import CampaignsService
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.caller import Caller, Role
-from tickwright.process.services import open_link
-from tickwright.process.settings import Bind, Settings
+from tickwright.process.installation import open_installation
 from tickwright.store.queries import load
 
 SQL = load("tickwright.bench.sql", "campaigns.sql")
@@ -122,8 +123,8 @@ class World:
         document |= {"action": {"target": "pg:applications"}, **words}
 
         async def create() -> None:
-            async with open_link(self._settings()) as link:
-                await link.campaigns.campaigns.create(document, caller=_BENCH)
+            async with open_installation(self._settings()) as link:
+                await link.of(CampaignsService).campaigns.create(document, caller=_BENCH)
 
         asyncio.run(create())
 
@@ -131,8 +132,8 @@ class World:
         """Start it, as an operator does; the id of its execution."""
 
         async def start() -> int:
-            async with open_link(self._settings()) as link:
-                change = await link.campaigns.campaign_batches.start(name, caller=_BENCH)
+            async with open_installation(self._settings()) as link:
+                change = await link.of(CampaignsService).campaign_batches.start(name, caller=_BENCH)
                 return change.executions[-1].id
 
         return asyncio.run(start())

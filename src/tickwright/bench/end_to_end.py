@@ -26,7 +26,7 @@ from tickwright.bench.report import Figures
 from tickwright.domain.errors import Rejected
 from tickwright.store.pool import open_pool
 from tickwright.store.queries import load
-from tickwright.transports.kafka import KafkaSettings
+from tickwright.transports.kafka.config import KafkaConfig
 
 SQL = load("tickwright.bench.sql", "end_to_end.sql")
 END_TO_END_BARS = {
@@ -106,7 +106,7 @@ async def _import(ground: Ground, options: argparse.Namespace, say: Say) -> None
     ground.run("CHECKPOINT")
 
 
-def _environment(ground: Ground, couriers: Couriers, terms: KafkaSettings | None) -> dict[str, str]:
+def _environment(ground: Ground, couriers: Couriers, terms: KafkaConfig | None) -> dict[str, str]:
     config = couriers.config(ground.folder / "couriers.toml", [name for name, _ in PARTNERS])
     return {
         "TICKWRIGHT_CONFIG": str(config),
@@ -179,7 +179,7 @@ class Crew:
                 say(f"{role} {number}: {(int(words[11]) + int(words[12])) / tick:.1f} s of processor time")
 
 
-def _start(ground: Ground, crew: Crew, terms: KafkaSettings | None, options: argparse.Namespace) -> Window:
+def _start(ground: Ground, crew: Crew, terms: KafkaConfig | None, options: argparse.Namespace) -> Window:
     """Start the roles, the scheduler last, shortly before the first turn."""
     ready = SQL["ready"]
     crew.start("relay")

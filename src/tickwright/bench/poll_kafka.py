@@ -8,25 +8,25 @@ from itertools import count
 from confluent_kafka.admin import AdminClient
 
 from tickwright.bench.ground import Ground
-from tickwright.transports.kafka import KafkaSettings
+from tickwright.transports.kafka.config import KafkaConfig
 
 TIMEOUT_S = 10.0
 _numbers = count(1)
 
 
 @contextmanager
-def borrowed_kafka(ground: Ground, bootstrap: str) -> Iterator[KafkaSettings]:
+def borrowed_kafka(ground: Ground, bootstrap: str) -> Iterator[KafkaConfig]:
     """Lend names on a Kafka that nobody used before; remove their topics, and forget what relays knew of them."""
     prefix = f"tickwright-bench-{os.getpid()}-{next(_numbers)}"
     try:
-        yield KafkaSettings(bootstrap, prefix=prefix, replication=1, allow_single_broker=True)
+        yield KafkaConfig(bootstrap, prefix=prefix, replication=1, allow_single_broker=True)
     finally:
         ground.stop()
         _remove_topics(bootstrap, prefix)
         ground.run("TRUNCATE tickwright.poll_relays, tickwright.poll_partitions")
 
 
-def kafka_environment(terms: KafkaSettings) -> dict[str, str]:
+def kafka_environment(terms: KafkaConfig) -> dict[str, str]:
     """Return what a process is told, so that polls go through Kafka."""
     return {
         "TICKWRIGHT_KAFKA_BOOTSTRAP": terms.bootstrap,

@@ -15,7 +15,8 @@ from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Leases
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import load
-from tickwright.transports.kafka import KafkaLog, KafkaSettings
+from tickwright.transports.kafka.config import KafkaConfig
+from tickwright.transports.kafka.transactions import KafkaLog
 
 SQL = load("tickwright.bench.sql", "polling.sql")
 ROWS = 600
@@ -42,7 +43,7 @@ def relay_rate(ground: Ground, bootstrap: str) -> float:
     return rate
 
 
-async def _relay(url: str, terms: KafkaSettings, topic: str) -> float:
+async def _relay(url: str, terms: KafkaConfig, topic: str) -> float:
     pool = await open_pool(url, max_size=4)
     try:
         partner = await pool.fetchval(SQL["add_partner"], "relay")
@@ -67,7 +68,7 @@ async def _publish(pool: Pool, partner: int, account: int, *, first_row: int, ro
     return time.perf_counter() - started
 
 
-def _committed(terms: KafkaSettings, topic: str) -> tuple[int, int]:
+def _committed(terms: KafkaConfig, topic: str) -> tuple[int, int]:
     """Return how many committed records the topic holds, and how many different ids."""
     consumer = Consumer(
         {"bootstrap.servers": terms.bootstrap, "group.id": topic, "isolation.level": "read_committed",

@@ -5,6 +5,7 @@ command fails when one of them fails.
 """
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,21 +19,26 @@ from rich.markup import escape
 
 from tickwright.cli.kit.output import console, show_json
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.plugin import Context, Registrations
+from tickwright.plugin.settings import Settings
+from tickwright.plugin.settings import environment_secret as secret
 from tickwright.ports.ids import local_unix_seconds, monotonic, random_token
 from tickwright.ports.objects import ObjectStore
-from tickwright.process.brokers import build_brokers, close_brokers
+from tickwright.ports.transports import TaskTransport
 from tickwright.process.configfile import load_config
 from tickwright.process.database import Database, open_database
-from tickwright.process.fanout import check_redis, missing_queues
+from tickwright.process.installation import build_brokers, close_brokers, close_pool, provide, revision
 from tickwright.process.loading import load_settings_with_app
-from tickwright.process.objects import objects_url, open_objects
-from tickwright.process.services import close_pool, revision
-from tickwright.process.settings import Settings, secret, unknown_names
-from tickwright.sources.named import Sources
+from tickwright.process.settings import unknown_names
+from tickwright.sources.named import Sources, read_source
 from tickwright.store.app_roles import excess_rights
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import load
 from tickwright.store.revisions import head_revision
+from tickwright.transports.objectstore.opening import LazyObjects
+from tickwright.transports.objectstore.plugin import ObjectStoreSettings, objects_url
+from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.plugin import RedisSettings
 
 # What a check of the doctor found.
 
@@ -63,12 +69,13 @@ async def has_report_types(pool: Pool) -> bool:
 
 async def examine_reports(settings: Settings, pool: Pool, *, embedded: bool) -> list[Finding]:
     """Return what was found; empty where nothing of reports is set up."""
-    terms = load_config(settings.config).sources
+    terms = load_config(settings.config).get("sources", {})
     types = await has_report_types(pool)
     found: list[Finding] = []
-    if types or terms or settings.object_store is not None:
+    if types or terms or settings.part(ObjectStoreSettings).object_store is not None:
         found.append(await _objects(settings, embedded=embedded))
-    sources = Sources(terms, secret)
+    read = {name: read_source(name, table, [], where=name) for name, table in terms.items()}
+    sources = Sources({name: one for name, one in read.items() if one is not None}, secret)
     try:
         found += [finding async for finding in _sources(sources)]
     finally:
@@ -82,8 +89,11 @@ async def _objects(settings: Settings, *, embedded: bool) -> Finding:
     """Put a small object, read its size back, and remove it."""
     url = objects_url(settings)
     try:
-        async with open_objects(settings) as objects:
+        objects = LazyObjects(url, os.environ)
+        try:
             await _try_out(objects)
+        finally:
+            await objects.aclose()
     except TickwrightError as error:
         return Finding("object store", "fail", f"{url}: {error.message}", "see TICKWRIGHT_OBJECT_STORE and its rights")
     if url.startswith("file:") and not embedded:
@@ -372,7 +382,9 @@ _SERVERS = {"amqp": ("rabbitmq", "TICKWRIGHT_AMQP_URL"), "kafka": ("kafka", "TIC
 
 
 async def _brokers(settings: Settings, pool: asyncpg.Pool) -> list[Finding]:
-    brokers = build_brokers(settings, pool)
+    context = Context(settings, pool, None, Registrations(), dict)
+    provide(context)
+    brokers = build_brokers(context)
     try:
         found = []
         for scheme, (name, variable) in _SERVERS.items():
@@ -380,17 +392,18 @@ async def _brokers(settings: Settings, pool: asyncpg.Pool) -> list[Finding]:
                 continue
             if await brokers[scheme].ready():
                 found.append(Finding(name, "ok", "answers"))
-                found += [await _queues(settings)] if scheme == "amqp" else []
+                found += [await _queues(context.ports.get(TaskTransport))] if scheme == "amqp" else []
             else:
                 found.append(Finding(name, "fail", "does not answer", f"start it, or correct {variable}"))
         return found
     finally:
         await close_brokers(brokers)
+        await context.ports.aclose()
 
 
-async def _queues(settings: Settings) -> Finding:
+async def _queues(tasks: TaskTransport) -> Finding:
     try:
-        missing = await missing_queues(settings)
+        missing = await tasks.missing()
     except TickwrightError as error:
         return Finding("fanout queues", "fail", error.message, "make them as they should be, or use another prefix")
     if missing is None:
@@ -402,13 +415,17 @@ async def _queues(settings: Settings) -> Finding:
 
 
 async def _redis(settings: Settings) -> list[Finding]:
-    if settings.redis_url is None:
+    url = settings.part(RedisSettings).redis_url
+    if url is None:
         return []
+    connection = RedisLink(url.get_secret_value())
     try:
-        await check_redis(settings)
+        await connection.check()
     except Unavailable as error:
         says = f"{error.message}; PostgreSQL decides alone meanwhile, which is slower"
         return [Finding("redis", "warn", says, "start it, or correct TICKWRIGHT_REDIS_URL")]
     except Rejected as error:
         return [Finding("redis", "fail", error.message, "set it so, or leave TICKWRIGHT_REDIS_URL out")]
-    return [Finding("redis", "ok", "answers, and throws nothing away")]
+    finally:
+        await connection.aclose()
+    return [Finding("redis", "ok", "answers, and evicts nothing")]

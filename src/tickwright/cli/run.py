@@ -80,16 +80,16 @@ def run(
 def _run(roles: list[str], app: str | None) -> None:
     import uvloop
 
-    from tickwright.process.loading import brought_by, load_settings_with_app
+    from tickwright.process.loading import load_settings_with_app, registered_by
     from tickwright.process.logging import start_logging
     from tickwright.process.node import run_node
 
     check_roles(roles)
     settings = load_settings_with_app(app=app)
     start_logging(settings)
-    brought = brought_by(settings.app)
+    registrations = registered_by(settings.app)
     _collect_seldom()
-    uvloop.run(_to_the_end(run_node(settings, roles, brought=brought, signals=True)))
+    uvloop.run(_to_the_end(run_node(settings, roles, registrations=registrations, signals=True)))
 
 
 async def _to_the_end(node: Coroutine[Any, Any, None]) -> None:

@@ -17,16 +17,18 @@ from rich.text import Text
 
 from tickwright.app import Tickwright
 from tickwright.capabilities.fanout.handlers import EntityTask
+from tickwright.capabilities.fanout.plugin import declare_modules
 from tickwright.demo.receiver import PROVIDERS, TOKEN_HOSTS, TOKEN_VARIABLE
 from tickwright.domain.errors import TickwrightError
+from tickwright.plugin.settings import Settings
 from tickwright.ports.ids import random_token
-from tickwright.process.fanout import prepare_queue
 from tickwright.process.logging import start_logging
-from tickwright.process.modules import register_modules
 from tickwright.process.node import run_node
-from tickwright.process.settings import Settings, load_settings
+from tickwright.process.settings import load_settings
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
+from tickwright.transports.rabbitmq.carriers import RabbitTaskTransport
+from tickwright.transports.rabbitmq.plugin import RabbitSettings
 
 CONSUMERS = 3
 CONSUMER = "tickwright.demo.hub"
@@ -45,10 +47,11 @@ class Provider(NamedTuple):
 
 async def find_hub(settings: Settings) -> tuple[bool, str]:
     """Return whether the hub can come, and in words why or why not."""
-    if settings.amqp_url is None:
+    url = settings.part(RabbitSettings).amqp_url
+    if url is None:
         return False, "set TICKWRIGHT_AMQP_URL, and an OCPI hub comes to the example: entity fan-out through RabbitMQ"
     try:
-        await prepare_queue(settings)
+        await RabbitTaskTransport(url.get_secret_value(), settings.amqp_prefix).prepare()
     except TickwrightError as error:
         return False, f"no OCPI hub in the example: {error.message}"
     return True, f"an OCPI hub: {len(PROVIDERS)} providers, {CONSUMERS} consumer processes"
@@ -61,7 +64,7 @@ def hub_environment() -> dict[str, str]:
 
 async def register_hub(pool: Pool, port: int) -> None:
     """Tell where the providers are now, and poll them."""
-    await register_modules(pool, app.brought.modules, {})
+    await declare_modules(pool, app.registrations, {})
     for code in PROVIDERS:
         await pool.execute(_SQL["put_entity"], code, f"http://127.0.0.1:{port}/hub/{code}/locations", TOKEN_VARIABLE)
 
@@ -163,7 +166,7 @@ async def _work() -> None:
     settings = load_settings()
     start_logging(settings)
     closed = asyncio.create_task(_standard_input_closed())
-    work = asyncio.create_task(run_node(settings, ["fanout-consumer"], brought=app.brought))
+    work = asyncio.create_task(run_node(settings, ["fanout-consumer"], registrations=app.registrations))
     await asyncio.wait({closed, work}, return_when=asyncio.FIRST_COMPLETED)
     closed.cancel()
     work.cancel()

@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 
 from tickwright.app import Tickwright
+from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.batches.views import BatchDetail
 from tickwright.capabilities.jobs.model import Job
 from tickwright.domain.errors import TickwrightError, Unavailable
@@ -88,8 +89,8 @@ class Loans:
         """Set the campaign up, due in a few seconds, and say at the end what has come of it."""
         await node.supervisor.started()
         with suppress(TickwrightError, *UNAVAILABLE):
-            due = await node.link.pool.fetchval(_WORLD["soon"], AHEAD_S)
-            campaigns = node.link.campaigns
+            due = await node.installation.pool.fetchval(_WORLD["soon"], AHEAD_S)
+            campaigns = node.installation.of(CampaignsService)
             await campaigns.campaigns.put(NAME, {**TERMS, "date_time_execution": due.isoformat()}, caller=_CALLER)
             await campaigns.campaign_batches.activate(NAME, caller=_CALLER)
             say(f"  example   campaign {NAME}: {EXPRESSION}, due in {AHEAD_S:.0f} s")
@@ -99,7 +100,7 @@ class Loans:
         """Wait until the execution of ``due`` is over and all its applications are there."""
         campaign = await self._ended(node, due)
         assert campaign.last_execution_id is not None  # noqa: S101  it has ended
-        execution = await node.link.campaigns.executions.get(campaign.last_execution_id)
+        execution = await node.installation.of(CampaignsService).executions.get(campaign.last_execution_id)
         if execution.status != "FINISHED":
             return f"{execution.status}: {execution.error_message or execution.ended_why}"
         while True:
@@ -110,7 +111,7 @@ class Loans:
 
     async def _ended(self, node: Node, due: datetime) -> BatchDetail:
         while True:
-            campaign = await node.link.campaigns.campaign_batches.get(NAME)
+            campaign = await node.installation.of(CampaignsService).campaign_batches.get(NAME)
             if campaign.last_slot_at == due and not campaign.open_executions:
                 return campaign
             await asyncio.sleep(LOOK_S)

@@ -15,8 +15,8 @@ from tickwright.demo.loans import SOURCE as CRM
 from tickwright.demo.loans import Loans, make_clients
 from tickwright.domain.errors import TickwrightError
 from tickwright.embedded import ensure_database, ensure_reader
+from tickwright.plugin.settings import Settings
 from tickwright.process.node import Node
-from tickwright.process.settings import Settings
 from tickwright.store.pool import UNAVAILABLE
 from tickwright.store.queries import load
 

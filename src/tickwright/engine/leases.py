@@ -20,15 +20,16 @@ lock one second at a time.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import asyncpg
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.service import LoopService
+from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
@@ -303,3 +304,31 @@ class LeasedService(LoopService):
         if self._working is not None:
             self._working.cancel()
         await self.quiesce()
+
+
+class LeaseHolder(Protocol):
+    """A service that may hold a lease."""
+
+    name: str
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease, while it is held."""
+
+
+def leases_source(services: Sequence[LeaseHolder]) -> Source:
+    """Return a source for the leases that services of this process may hold."""
+
+    def read() -> Sequence[Sample]:
+        samples = []
+        for service in services:
+            lease = service.lease
+            samples.append(Sample("tickwright_lease_held", float(lease is not None and lease.holds()), (service.name,)))
+            if lease is not None:
+                samples += [
+                    Sample("tickwright_lease_fence", lease.fence, (service.name,)),
+                    Sample("tickwright_lease_age_seconds", lease.age_s(), (service.name,)),
+                ]
+        return samples
+
+    return read

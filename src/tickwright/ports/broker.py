@@ -103,3 +103,15 @@ class Broker(Protocol):
     async def aclose(self) -> None:
         """Release connections. Twice is harmless."""
         ...
+
+
+class Brokers(dict[str, Broker]):
+    """The brokers of one process, by the scheme of their destinations. A destination without a broker waits."""
+
+
+class TargetCheck(Protocol):
+    """Refuses a target that can never be delivered to, or that is reserved, when it is configured. No I/O."""
+
+    def __call__(self, target: str) -> None:
+        """Raise ``Rejected``: ``invalid_target``, ``destination_reserved``, ``address_not_allowed``. Permanent."""
+        ...

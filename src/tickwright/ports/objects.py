@@ -61,3 +61,32 @@ class ObjectStore(Protocol):
     async def link(self, key: str, *, lasts: timedelta) -> str | None:
         """Return a signed URL that anybody may read the object by until it ends; ``None`` where the store has none."""
         ...
+
+
+class LazyObjectStore(ObjectStore, Protocol):
+    """An object store that is opened by its first call: most processes never touch a file."""
+
+    async def opened(self) -> ObjectStore:
+        """Open it now.
+
+        Raises:
+            Rejected: ``invalid_object_store``, ``object_store_refused``. Permanent until an operator acts.
+            Unavailable: ``object_store_unavailable``. Retry.
+        """
+        ...
+
+
+class WorkFolder(Protocol):
+    """A folder of this process's own, for spooled rows and merges: made when it is needed, removed with the process."""
+
+    def path(self) -> Path:
+        """Return it. Blocks: call it in a thread. Raises ``OSError`` where it cannot be made."""
+        ...
+
+    async def opened(self) -> Path:
+        """Do the same from the event loop.
+
+        Raises:
+            Unavailable: ``no_space``. Retry when there is room, or permission.
+        """
+        ...

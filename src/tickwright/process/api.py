@@ -1,4 +1,4 @@
-"""The API as a process's own: what it answers from, with a socket or without one."""
+"""The API of one process, with a socket or without one."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -6,33 +6,26 @@ from typing import Any
 
 from tickwright import __version__
 from tickwright.api.app import create_app
-from tickwright.api.context import ApiContext, Readiness
-from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.api.context import ApiContext
+from tickwright.api.probes import Readiness
+from tickwright.plugin import Context, Settings
 from tickwright.ports.caller import Role
-from tickwright.process.services import Link, open_link
-from tickwright.process.settings import Settings
-
-Ask = Callable[[], Awaitable[Readiness]]
+from tickwright.process.installation import open_installation
+from tickwright.process.plugins import PLUGINS
 
 
 def api_context(
-    settings: Settings, link: Link, readiness: Ask, metrics: Callable[[], bytes], overview: Snapshots
+    settings: Settings,
+    installation: Context,
+    readiness: Callable[[], Awaitable[Readiness]],
+    metrics: Callable[[], bytes],
 ) -> ApiContext:
-    """Return what the API of this process answers from; ``overview`` is run by the caller."""
+    """Return what the API of this process answers from."""
     return ApiContext(
-        pool=link.pool,
-        jobs=link.service,
-        operations=link.operations,
-        polling=link.polling,
-        fanout=link.fanout,
-        reports=link.reports,
-        campaigns=link.campaigns,
-        polls=link.polls,
-        receivers=link.receivers,
-        enqueuer=link.enqueuer,
+        plugins=PLUGINS,
+        installation=installation,
         readiness=readiness,
         metrics=metrics,
-        overview=overview,
         version=__version__,
         path_prefix=settings.path_prefix,
         payloads_from=Role[settings.payloads_from.upper()],
@@ -41,7 +34,7 @@ def api_context(
 
 @asynccontextmanager
 async def local_api(settings: Settings) -> AsyncIterator[Any]:
-    """Give the API's routes for use inside this process, where the caller is in the scope and no key is asked for.
+    """Give the API's routes for use inside this process, where the caller is in the scope and no key is checked.
 
     Nothing that comes from a network can reach this application: it has no socket.
     """
@@ -49,9 +42,5 @@ async def local_api(settings: Settings) -> AsyncIterator[Any]:
     async def ready() -> Readiness:
         return Readiness(ready=True)
 
-    async with open_link(settings, declare=False) as link:
-        overview = Snapshots(link.pool, version=__version__)
-        try:
-            yield create_app(api_context(settings, link, ready, lambda: b"", overview)).framework
-        finally:
-            await overview.stop()
+    async with open_installation(settings, declare=False) as installation:
+        yield create_app(api_context(settings, installation.context, ready, lambda: b"")).framework

@@ -48,19 +48,15 @@ class Counters:
 
     Args:
         worker: Where this process has one.
+        sources: Of metrics; what belongs here is counted.
     """
 
-    def __init__(self, worker: JobWorker | None = None) -> None:
-        self._worker = worker
-        self._sources: list[Source] = []
+    def __init__(self, worker: JobWorker | None = None, sources: Sequence[Source] = ()) -> None:
+        self._worker, self._sources = worker, sources
         self._before: dict[str, tuple[list[int], float, dict[str, int]]] = {}
         self._late: list[int] = []
         self._late_s = 0.0
         self._ended: Counter[str] = Counter()
-
-    def add(self, source: Source) -> None:
-        """Count what a source of metrics counts, as far as it belongs here."""
-        self._sources.append(source)
 
     def say(self) -> Said:
         """Return the numbers as they are now."""

@@ -17,7 +17,7 @@ import asyncpg
 import structlog
 
 from tickwright.domain.errors import TickwrightError
-from tickwright.process.settings import Settings
+from tickwright.plugin.settings import Settings
 from tickwright.store.dsn import shown_url
 from tickwright.store.pool import UNAVAILABLE, connect_to, unavailable
 

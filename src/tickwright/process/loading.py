@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tickwright.domain.errors import Rejected
-from tickwright.process.registry import Brought
-from tickwright.process.settings import Settings, load_settings
+from tickwright.plugin import Registrations, Settings
+from tickwright.process.settings import load_settings
 
 
 def load_app(name: str) -> Any:
@@ -29,7 +29,7 @@ def load_app(name: str) -> Any:
     found = getattr(module, attribute, None)
     if found is None:
         raise Rejected("app_not_found", f"TICKWRIGHT_APP: {module_name} has no {attribute}")
-    if not isinstance(getattr(found, "brought", None), Brought):
+    if not isinstance(getattr(found, "registrations", None), Registrations):
         raise Rejected("not_an_app", f"TICKWRIGHT_APP: {name} is not a Tickwright object")
     return found
 
@@ -51,9 +51,9 @@ def load_settings_with_app(**given: Any) -> Settings:
     return load_settings(**{**own, **said, "app": settings.app})
 
 
-def brought_by(name: str | None) -> Brought:
-    """Return what the app that ``name`` names brings; nothing without a name. Errors as ``load_app``."""
+def registered_by(name: str | None) -> Registrations:
+    """Return what the app that ``name`` names registers; nothing without a name. Errors as ``load_app``."""
     if name is None:
-        return Brought()
-    brought: Brought = load_app(name).brought
-    return brought
+        return Registrations()
+    found: Registrations = load_app(name).registrations
+    return found

@@ -3,7 +3,7 @@
 import sys
 
 from tickwright.observe.logs import configure_logging, know_secret
-from tickwright.process.settings import Settings
+from tickwright.plugin.settings import Settings
 
 
 def start_logging(settings: Settings) -> None:

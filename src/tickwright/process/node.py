@@ -1,96 +1,55 @@
 """One process with its roles: built, run under the supervisor, stopped in two steps.
 
-Every process carries a session, so that operators see it, and the loops that watch the others. What a
-role adds is one line in ``_services``. Loops have a pool of their own: requests cannot keep a lease from
-being renewed.
+Every process carries a session, so that operators see it. Its plugins add what each role does. Loops have a pool of
+their own: requests cannot keep a lease from being renewed.
 """
 
 import asyncio
 import os
 import platform
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
 from tickwright import __version__
 from tickwright.api.app import create_app
-from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
-from tickwright.capabilities.jobs.worker.claims import ClaimStore
-from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
-from tickwright.capabilities.operations.alerts import alerting
-from tickwright.capabilities.operations.overview.snapshot import Snapshots
-from tickwright.capabilities.polling.consumer.queue import reclaim
-from tickwright.capabilities.polling.trackers.store import set_events_destination
-from tickwright.capabilities.reports.parts.store import PartsStore
-from tickwright.capabilities.reports.types.report_types import ReportTypes
 from tickwright.dashboard import Page
-from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import LeasedService, Leases
-from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.engine.outbox.table import reserve_prefixes
 from tickwright.engine.session import WorkerSession
 from tickwright.observe.logs import know_secret
-from tickwright.observe.metrics import Source
-from tickwright.partners import PartnerContract
-from tickwright.partners.contract import contract_source
-from tickwright.ports.broker import Broker
-from tickwright.ports.service import Service
+from tickwright.plugin import Context, Registrations, Settings
+from tickwright.ports.broker import Brokers
 from tickwright.process.api import api_context
-from tickwright.process.batches import Executing, batch_loops, open_executing, register_batches
-from tickwright.process.brokers import build_brokers, close_brokers, poll_events
-from tickwright.process.configfile import load_config
 from tickwright.process.database import Database, translated
-from tickwright.process.fanout import Fanout, open_fanout, prepare_queue
 from tickwright.process.front import Front
 from tickwright.process.health import HealthServer
-from tickwright.process.leased_loops import poll_relays, scheduler_loops
-from tickwright.process.modules import register_modules
-from tickwright.process.ownership import Belonging
-from tickwright.process.partners import Couriers, build_consumer, register_partners
-from tickwright.process.registry import Brought
-from tickwright.process.report_types import register_reports
-from tickwright.process.reports import Reports, open_reports
-from tickwright.process.roles import ROLES, check_roles
-from tickwright.process.services import Link, close_pool, open_link
+from tickwright.process.installation import (
+    Installation,
+    build_brokers,
+    close_brokers,
+    close_pool,
+    open_installation,
+    provide,
+)
+from tickwright.process.ownership import OwnershipCheck
+from tickwright.process.plugins import PLUGINS
+from tickwright.process.roles import API, ROLES, check_roles
 from tickwright.process.serving import ApiService, listen
-from tickwright.process.settings import Settings, secret
 from tickwright.process.signals import stop_on_signals
 from tickwright.process.supervisor import Supervised, Supervisor
 from tickwright.process.watching import Watch
-from tickwright.process.work_folder import open_work_folder
-from tickwright.sources.named import Sources, SourceTerms
-from tickwright.store.paging import Cursors
-from tickwright.store.pool import Exchanges, Pool, open_pool
+from tickwright.store.pool import Pool, open_pool
 
 LOOP_CONNECTIONS_MAX = 10
-SOURCE_ROLES = frozenset({"report-listener", "campaign-consumer"})
+T = TypeVar("T")
 _log = structlog.get_logger("tickwright.node")
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """What the user's program brings to a process, and what its roles need beside it.
-
-    Attributes:
-        reports: Where the role that brings parts is among the roles.
-        executing: Where the role that works on executions is.
-        belonging: Whose the prefixes are outside PostgreSQL.
-    """
-
-    brought: Brought
-    couriers: Couriers
-    fanout: Fanout
-    reports: Reports | None
-    executing: Executing | None
-    sources: Sources
-    belonging: Belonging
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +57,29 @@ class Node:
     """A process that is built and not yet running.
 
     Attributes:
-        supervisor: Runs ``services``.
-        link: To the database.
-        worker: Where the role is among the roles.
-        api: The same.
-        overview: Beside the API.
+        supervisor: Runs the services.
+        installation: What callers use.
+        context: What the roles use.
+        api: Where the role is among the roles.
         health: Serves the probes, at ``health_bind``.
     """
 
     supervisor: Supervisor
-    link: Link
+    installation: Installation
+    context: Context
     session: WorkerSession
-    worker: JobWorker | None
     api: ApiService | None
-    overview: Snapshots | None
     health: HealthServer
     health_bind: str
-    belonging: Belonging
+    ownership: OwnershipCheck
+
+    def get(self, kind: type[T]) -> T:
+        """Return a service of its roles by type, such as ``JobWorker``."""
+        return self.context.ports.get(kind)
 
     async def run(self, *, signals: bool = True) -> None:
-        """Run until asked to stop: by a signal, by an operator's drain, or by ``supervisor.request``."""
-        beside = [asyncio.create_task(work()) for work in (self._drain_when_asked, self._end_where_not_ours)]
+        """Run until a signal, an operator's drain or ``supervisor.request`` stops the process."""
+        beside = [asyncio.create_task(work()) for work in (self._stop_when_drained, self._stop_where_not_owner)]
         try:
             if not signals:
                 await self.supervisor.run()
@@ -129,21 +90,21 @@ class Node:
             for task in beside:
                 task.cancel()
 
-    async def _drain_when_asked(self) -> None:
+    async def _stop_when_drained(self) -> None:
         await self.session.drain_requested.wait()
         self.supervisor.request()
 
-    async def _end_where_not_ours(self) -> None:
+    async def _stop_where_not_owner(self) -> None:
         try:
-            await self.belonging.claim_in_the_end()
+            await self.ownership.claim_all()
         except Rejected as error:
             _log.error("node.prefix_in_use", code=error.code, reason=error.message)
             self.supervisor.request()
 
 
-def roles_of(brought: Brought) -> tuple[str, ...]:
+def roles_of(registrations: Registrations) -> tuple[str, ...]:
     """Return every role that has something to do with this program."""
-    return tuple(role for role in ROLES if role != "fanout-consumer" or brought.modules.all())
+    return tuple(role for role in ROLES if not any(plugin.is_idle(role, registrations) for plugin in PLUGINS))
 
 
 @asynccontextmanager
@@ -152,7 +113,7 @@ async def open_node(
     roles: Sequence[str],
     *,
     database: Database | None = None,
-    brought: Brought | None = None,
+    registrations: Registrations | None = None,
     any_port: bool = False,
 ) -> AsyncIterator[Node]:
     """Build a process with ``roles``.
@@ -161,7 +122,7 @@ async def open_node(
         settings: Of this process.
         roles: Some of ``ROLES``.
         database: One that is open already; it stays open.
-        brought: What the user's program brings.
+        registrations: Of the user's program.
         any_port: Take free ports where the wanted ones are in use.
 
     Raises:
@@ -170,56 +131,26 @@ async def open_node(
         Unavailable: The database does not answer, or a port is in use. Retry.
     """
     wanted = check_roles(roles)
-    brought = brought or Brought()
     for declared in settings.secrets.values():
         know_secret(declared)
     async with AsyncExitStack() as stack:
-        link = await stack.enter_async_context(open_link(settings, brought.handlers, database=database))
-        asked = Couriers(settings, brought.couriers)
-        stack.push_async_callback(asked.aclose)
-        pool = await open_pool(link.database.url, max_size=LOOP_CONNECTIONS_MAX, pooled=link.database.pooled)
+        opened = open_installation(settings, registrations, database=database)
+        installation = await stack.enter_async_context(opened)
+        database = installation.database
+        pool = await open_pool(database.url, max_size=LOOP_CONNECTIONS_MAX, pooled=database.pooled)
         stack.push_async_callback(close_pool, pool)
-        config = load_config(settings.config)
+        context = _context(settings, wanted, installation, pool)
+        stack.push_async_callback(context.ports.aclose)
         with translated():
-            await register_partners(pool, brought.couriers, config.partners)
-            await register_modules(pool, brought.modules, config.modules)
-            types = ReportTypes(pool, Cursors(pool))
-            await register_reports(types, brought.reports, brought.listeners, config.report_types)
-            await register_batches(brought.batches, link.campaigns.programs)
-            await set_events_destination(pool, poll_events(settings))
-            await reserve_prefixes(pool, (settings.amqp_prefix, settings.kafka_prefix))
-        brokers = build_brokers(settings, pool)
-        stack.push_async_callback(close_brokers, brokers)
-        fanout = await stack.enter_async_context(open_fanout(settings, pool))
-        belonging = Belonging(settings, wanted, pool, fanout.redis)
-        await belonging.claim()
-        if "fanout-consumer" in wanted:
-            with suppress(Unavailable):  # it is asked again while it is needed
-                await prepare_queue(settings)
-        sources = await stack.enter_async_context(_open_sources(settings, config.sources, wanted))
-        reports = None
-        if "report-listener" in wanted:
-            reports = await stack.enter_async_context(open_reports(settings, pool, fanout.redis))
-        executing = None
-        if "campaign-consumer" in wanted:
-            opened = open_executing(settings, pool, sources, brought.batches)
-            executing = await stack.enter_async_context(opened)
-        program = Program(brought, asked, fanout, reports, executing, sources, belonging)
-        yield _build(settings, wanted, link, pool, brokers, program=program, any_port=any_port)
-
-
-@asynccontextmanager
-async def _open_sources(
-    settings: Settings, terms: Mapping[str, SourceTerms], wanted: Sequence[str]
-) -> AsyncIterator[Sources]:
-    """Open the sources; where a role reads them, they have a folder of this process to spill into."""
-    async with AsyncExitStack() as stack:
-        folder = None
-        if terms and not SOURCE_ROLES.isdisjoint(wanted):
-            folder = partial(Path, await stack.enter_async_context(open_work_folder(settings)))
-        sources = Sources(terms, secret, folder)
-        stack.push_async_callback(sources.aclose)
-        yield sources
+            prefixes = [prefix for plugin in PLUGINS for prefix in plugin.reserved_prefixes(settings)]
+            await reserve_prefixes(pool, prefixes)
+            places = [place for plugin in PLUGINS for place in plugin.ownerships(context)]
+        ownership = OwnershipCheck(pool, [place for place in places if place.roles & context.roles])
+        await ownership.claim()
+        with translated():
+            for plugin in PLUGINS:
+                await plugin.start(context)
+        yield _build(settings, installation, context, ownership, any_port=any_port)
 
 
 async def run_node(
@@ -227,11 +158,11 @@ async def run_node(
     roles: Sequence[str],
     *,
     database: Database | None = None,
-    brought: Brought | None = None,
+    registrations: Registrations | None = None,
     signals: bool = False,
 ) -> None:
-    """Run ``roles`` until cancelled, or with ``signals`` until the first of them; what runs is let finish."""
-    async with open_node(settings, roles, database=database, brought=brought) as node:
+    """Run ``roles`` until cancelled, or with ``signals`` until the first of them; running work is let finish."""
+    async with open_node(settings, roles, database=database, registrations=registrations) as node:
         running = asyncio.ensure_future(node.run(signals=signals))
         try:
             await asyncio.shield(running)
@@ -241,55 +172,35 @@ async def run_node(
             raise
 
 
-def _build(
-    settings: Settings,
-    roles: tuple[str, ...],
-    link: Link,
-    pool: Pool,
-    brokers: dict[str, Broker],
-    *,
-    program: Program,
-    any_port: bool,
-) -> Node:
+def _context(settings: Settings, roles: tuple[str, ...], installation: Installation, pool: Pool) -> Context:
+    """Return what plugins build the roles from, with the session, the leases and the brokers of this process."""
     terms = LeaseTerms(settings.lease, settings.lease / 8)
     name = f"{platform.node() or 'host'}:{os.getpid()}"
-    direct = link.database.direct_url if settings.notifications else None
+    direct_url = installation.database.direct_url if settings.notifications else None
     session = WorkerSession(pool, name=name, roles=roles, version=__version__, terms=terms)
-    leases = Leases(pool, owner=name, terms=terms)
-    worker = relay = api = overview = None
-    if "worker" in roles:
-        limits = WorkerLimits(settings.concurrency, settings.threads)
-        handlers = program.brought.handlers
-        worker = JobWorker(pool, session, handlers, brokers, direct_url=direct, limits=limits)
-        runner = worker.runner
-        session.facts["handlers"] = handlers.told
-        session.facts["brokers"] = sorted(brokers)
-        session.facts["threads_stuck"] = lambda: runner.threads_stuck
-    else:  # whoever finds a worker lost gives its jobs back, whatever its own role is
-        session.on_reclaim(ClaimStore(pool).give_back)
-    session.on_reclaim(reclaim)
-    session.on_reclaim(LedgerRunClaims(pool).reclaim)
-    session.on_reclaim(PartsStore(pool).reclaim)
-    session.on_reclaim(ChunksStore(pool).reclaim)
-    asking, asked = _consumers(settings, roles, pool, session, program)
-    bringing, brought = _reports(program, session, direct)
-    executing, executed = ([], []) if program.executing is None else program.executing.consumer(session, direct)
-    if "relay" in roles:
-        relay = OutboxRelay(leases, brokers, direct_url=direct, terms=terms)
-    polls = poll_relays(settings, leases) if "relay" in roles else []
-    scheduling = scheduler_loops(settings, leases) if "scheduler" in roles else []
-    fanning, fanned = program.fanout.scheduler(brokers, direct, session.facts) if "scheduler" in roles else ([], [])
-    news, producing, produced = batch_loops(settings, leases, direct) if "scheduler" in roles else ([], [], [])
-    leased: list[LeasedService] = [alerting.Alerting(leases), *scheduling, *producing, *polls]
-    watch = Watch(pool, session, worker)
-    watch.add(relay, leased)
-    watch.add_poll_relays(polls)
-    for source in (*asked, *fanned, *brought, *executed, *produced):
-        watch.add_source(source)
-    if "api" in roles:
-        overview = Snapshots(pool, version=__version__, streams_per_key=settings.streams_per_key)
-        context = api_context(settings, link, watch.ready, watch.now, overview)
-        app = Front(create_app(context), Page(settings.path_prefix), settings.path_prefix)
+    own = installation.context
+    context = Context(settings, pool, direct_url, own.registrations, own.read_config, roles=frozenset(roles))
+    context.facts = session.facts
+    context.ports.put(WorkerSession, session)
+    context.ports.put(Leases, Leases(pool, owner=name, terms=terms))
+    provide(context)
+    brokers = context.ports.put(Brokers, build_brokers(context))
+    context.ports.on_close(lambda: close_brokers(brokers))
+    for plugin in PLUGINS:
+        for reclaim in plugin.reclaim(context):
+            session.on_reclaim(reclaim)
+    return context
+
+
+def _build(
+    settings: Settings, installation: Installation, context: Context, ownership: OwnershipCheck, *, any_port: bool
+) -> Node:
+    session = context.ports.get(WorkerSession)
+    watch = Watch(context, session)
+    api = None
+    if API in context.roles:
+        served = create_app(api_context(settings, installation.context, watch.ready, watch.now))
+        app = Front(served, Page(settings.path_prefix), settings.path_prefix)
         api = ApiService(app, listen(settings.api_bind, or_any=any_port), settings.api_listener)
     at = _health_bind(settings, any_port=any_port)
     health = HealthServer(
@@ -299,42 +210,18 @@ def _build(
         metrics=watch.page.render,
         limits=settings.probes_listener,
     )
-    roles_own = (session, *asking, *fanning, *bringing, *executing, *news, worker, relay, overview, api, health)
-    services = [Supervised(one) for one in roles_own if one is not None]
-    services[-1:-1] = [Supervised(one, _tick_within_s(one)) for one in leased]
-    supervisor = Supervisor(services, quiesce_within=max(settings.drain, timedelta(milliseconds=1)))
+    services = [Supervised(one) for one in (session, *context.services)]
+    services += [Supervised(api)] if api is not None else []
+    services += [Supervised(one, _tick_within_s(one)) for one in context.leased]
+    supervisor = Supervisor(
+        [*services, Supervised(health)], quiesce_within=max(settings.drain, timedelta(milliseconds=1))
+    )
     watch.follow(supervisor)
-    return Node(supervisor, link, session, worker, api, overview, health, at, program.belonging)
-
-
-def _consumers(
-    settings: Settings, roles: Sequence[str], pool: Pool, session: WorkerSession, program: Program
-) -> tuple[list[Service], list[Source]]:
-    """Return the consumers of this process in the order of their start; they call partners under one contract."""
-    if not {"poll-consumer", "fanout-consumer"} & {*roles}:
-        return [], []
-    contract = PartnerContract(pool, session)
-    session.facts["exchange_ms"] = Exchanges.usual_ms
-    services: list[Service] = [contract]
-    sources: list[Source] = [contract_source(contract)]
-    if "poll-consumer" in roles:
-        polling, counted = build_consumer(settings, pool, session, contract, program.couriers)
-        services, sources = [*services, *polling], [*sources, *counted]
-    if "fanout-consumer" in roles:
-        tasks, counted = program.fanout.consumer(session, contract, program.brought.modules)
-        services, sources = [*services, *tasks], [*sources, *counted]
-    return services, sources
-
-
-def _reports(program: Program, session: WorkerSession, direct_url: str | None) -> tuple[list[Service], list[Source]]:
-    """Return what brings parts of reports and puts them together, where the role is among the roles."""
-    if program.reports is None:
-        return [], []
-    return program.reports.listener(session, program.brought.listeners, program.sources, direct_url)
+    return Node(supervisor, installation, context, session, api, health, at, ownership)
 
 
 def _tick_within_s(service: LeasedService) -> float:
-    """A leased loop comes round at least three times in the length of its lease."""
+    """A leased loop ticks at least three times in the length of its lease."""
     return service.lease_terms.ttl.total_seconds()
 
 

@@ -19,9 +19,6 @@ from tickwright.capabilities.operations.overview.reads import (
     read_poll_lags,
     read_standing,
 )
-from tickwright.capabilities.polling.relay.relay import PollRelay
-from tickwright.engine.leases import LeasedService
-from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.engine.outbox.relay_rules import scheme_of
 from tickwright.engine.outbox.table import lane_heads
 from tickwright.observe.metrics import Sample, Source
@@ -149,63 +146,6 @@ def session_source(session: Session) -> Source:
         Sample("tickwright_session_token", session.token),
         Sample("tickwright_session_held", float(session.holds())),
     ]
-
-
-def relay_source(relay: OutboxRelay) -> Source:
-    """Return a source for the relay's counters."""
-
-    def read() -> Sequence[Sample]:
-        counters = relay.counters
-        return [
-            Sample("tickwright_relay_messages_total", counters.published, ("published",)),
-            Sample("tickwright_relay_messages_total", counters.retried, ("retried",)),
-            Sample("tickwright_relay_messages_total", counters.dead, ("dead",)),
-            Sample("tickwright_relay_lost_marks_total", counters.marks_lost),
-            Sample("tickwright_relay_busy_destinations", relay.lanes_busy),
-            Sample("tickwright_relay_failing_destinations", relay.lanes_failing),
-        ]
-
-    return read
-
-
-def poll_relays_source(relays: Sequence[PollRelay]) -> Source:
-    """Return a source for the counters of the polls' relays."""
-
-    def read() -> Sequence[Sample]:
-        samples = []
-        for relay in relays:
-            counters, shard = relay.counters, str(relay.shard)
-            samples += [
-                Sample("tickwright_polls_published_total", counters.published, (shard,)),
-                Sample("tickwright_poll_relay_superseded_total", counters.superseded, (shard,)),
-                Sample("tickwright_poll_batches_total", counters.batches, (shard, "published")),
-                Sample("tickwright_poll_batches_total", counters.aborted, (shard, "aborted")),
-                Sample("tickwright_poll_batches_total", counters.doubts, (shard, "doubt")),
-                Sample("tickwright_poll_batches_total", counters.fenced, (shard, "fenced")),
-                Sample("tickwright_poll_relay_opens_total", counters.opened, (shard,)),
-                Sample("tickwright_poll_relay_stands", float(relay.refusal is not None), (shard,)),
-            ]
-        return samples
-
-    return read
-
-
-def leases_source(services: Sequence[LeasedService | OutboxRelay]) -> Source:
-    """Return a source for the leases that services of this process may hold."""
-
-    def read() -> Sequence[Sample]:
-        samples = []
-        for service in services:
-            lease = service.lease
-            samples.append(Sample("tickwright_lease_held", float(lease is not None and lease.holds()), (service.name,)))
-            if lease is not None:
-                samples += [
-                    Sample("tickwright_lease_fence", lease.fence, (service.name,)),
-                    Sample("tickwright_lease_age_seconds", lease.age_s(), (service.name,)),
-                ]
-        return samples
-
-    return read
 
 
 def services_source(states: Callable[[], Sequence[ServiceState]]) -> Source:

@@ -1,19 +1,12 @@
-"""What a process can be; in a module of its own, so that the command line knows it without loading a role."""
+"""The roles of a process, from its plugins; no role is loaded for that."""
 
 from collections.abc import Sequence
 
 from tickwright.domain.errors import Rejected
+from tickwright.process.plugins import PLUGINS
 
-ROLES = (
-    "worker",
-    "scheduler",
-    "relay",
-    "poll-consumer",
-    "fanout-consumer",
-    "report-listener",
-    "campaign-consumer",
-    "api",
-)
+API = "api"
+ROLES = (*(role for plugin in PLUGINS for role in plugin.roles), API)
 
 
 def check_roles(roles: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.process.settings import Bind
+from tickwright.plugin.settings import Bind
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
 

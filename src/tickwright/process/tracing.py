@@ -15,7 +15,7 @@ from opentelemetry import trace
 from tickwright import __version__
 from tickwright.domain.errors import Rejected
 from tickwright.observe.traces import record_with
-from tickwright.process.settings import Settings
+from tickwright.plugin.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

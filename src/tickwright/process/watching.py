@@ -4,26 +4,22 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tickwright.api.context import Readiness
+from tickwright.api.probes import Readiness
 from tickwright.capabilities.jobs.worker.worker import JobWorker
-from tickwright.capabilities.polling.relay.relay import PollRelay
-from tickwright.engine.leases import LeasedService
-from tickwright.engine.outbox.relay import OutboxRelay
+from tickwright.engine.leases import leases_source
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.table_locks import TableLocks
-from tickwright.observe.metrics import LATENESS_BUCKETS_S, MetricsPage, Source, TickwrightCollector
+from tickwright.observe.metrics import LATENESS_BUCKETS_S, MetricsPage, TickwrightCollector
+from tickwright.plugin import Context
 from tickwright.process.counters import Counters
 from tickwright.process.health import DatabaseCheck, HealthServer
 from tickwright.process.readings import (
     DatabaseReadings,
-    leases_source,
-    poll_relays_source,
-    relay_source,
     services_source,
     session_source,
 )
 from tickwright.process.supervisor import ServiceState, Supervisor
-from tickwright.store.pool import Pool, slowness
+from tickwright.store.pool import slowness
 
 
 class Watch:
@@ -32,17 +28,24 @@ class Watch:
     Built before the supervisor, because services that it supervises serve these answers; ``follow`` joins them.
     """
 
-    def __init__(self, pool: Pool, session: WorkerSession, worker: JobWorker | None) -> None:
+    def __init__(self, context: Context, session: WorkerSession) -> None:
         self._supervisor: Supervisor | None = None
-        self.counters = Counters(worker)
-        session.facts["counters"] = self.counters.say
-        readings = DatabaseReadings(pool)
+        worker = context.ports.find(JobWorker)
+        counters = Counters(worker, context.sources)
+        session.facts["counters"] = counters.say
+        readings = DatabaseReadings(context.pool)
         self._collector = TickwrightCollector(
-            [readings, session_source(session), services_source(self.states)],
+            [
+                *context.sources,
+                readings,
+                session_source(session),
+                services_source(self.states),
+                leases_source(context.leased),
+            ],
             worker=worker,
             lateness_buckets_s=LATENESS_BUCKETS_S,
         )
-        self.check = DatabaseCheck(pool)
+        self.check = DatabaseCheck(context.pool)
         self.page = MetricsPage(self._collector, readings.refresh)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._collector)
@@ -50,25 +53,6 @@ class Watch:
     def follow(self, supervisor: Supervisor) -> None:
         """Answer from ``supervisor`` from now on."""
         self._supervisor = supervisor
-
-    def add(self, relay: OutboxRelay | None, leased: Sequence[LeasedService]) -> None:
-        """Read the counters of these, too."""
-        if relay is not None:
-            self._add_counted(relay_source(relay))
-        self._collector.add(leases_source([*leased, *([relay] if relay is not None else [])]))
-
-    def add_poll_relays(self, relays: Sequence[PollRelay]) -> None:
-        """Read the counters of these, too."""
-        self._add_counted(poll_relays_source(relays))
-
-    def add_source(self, source: Source) -> None:
-        """Read one more source of metrics."""
-        self._add_counted(source)
-
-    def _add_counted(self, source: Source) -> None:
-        """What counts is on the page, and in the row that the session renews."""
-        self._collector.add(source)
-        self.counters.add(source)
 
     def states(self) -> list[ServiceState]:
         """Return how every service is."""

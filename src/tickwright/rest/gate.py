@@ -27,10 +27,22 @@ class Gate(Protocol):
         """Return a JSON body as it came; it has ``bytes_max`` at most, or what any body has."""
         ...
 
+    def check_role(self, scope: Any, role: Role, needed: str | None = None) -> None:
+        """Refuse the caller of an ASGI scope as :meth:`allow` does, for a route without the framework."""
+        ...
+
+    async def read_raw(self, scope: Any, receive: Any) -> bytes:
+        """Return the JSON body of an ASGI scope as it came, for a route without the framework."""
+        ...
+
     def stream(self, request: Any, *, csv: bool = False) -> AsyncIterator[bytes]:
         """Return an NDJSON body piece by piece; with ``csv`` it may be CSV as well."""
         ...
 
     def now(self) -> datetime | None:
         """Return a time that the database's clock has reached, where one is known."""
+        ...
+
+    def forget_keys(self) -> None:
+        """Look every key up again at its next use: one was changed."""
         ...

@@ -8,8 +8,8 @@ from tickwright import BatchChunk
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.batches.definitions.batches import Batches
 from tickwright.capabilities.batches.definitions.schema import PROGRAM
+from tickwright.capabilities.batches.plugin import declare_batches
 from tickwright.ports.caller import Caller, Role
-from tickwright.process.batches import register_batches
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool
 
@@ -36,14 +36,14 @@ def rows(pool: Pool) -> Batches:
 
 async def test_a_timed_batch_runs_by_itself_when_it_is_first_registered(pool: Pool, rows: Batches) -> None:
     """From its next occurrence on; whoever deactivates it is not overruled by the next start."""
-    batches = program(cron="0 3 1 * *").brought.batches
-    await register_batches(batches, rows)
+    batches = program(cron="0 3 1 * *").registrations
+    await declare_batches(rows, batches)
     made = await rows.get("months.close")
     assert (made.status, made.set_by) == ("SCHEDULED", "app")
     assert made.next_slot_at == made.next_slots[0]
     assert [row["action"] for row in await pool.fetch(AUDITED)] == ["batches.create", "batches.activate"]
     await rows.deactivate("months.close", caller=ADMIN)
-    await register_batches(batches, rows)
+    await declare_batches(rows, batches)
     assert (await rows.get("months.close")).status == "IDLE"
 
 
@@ -55,19 +55,19 @@ async def test_a_registration_that_ends_between_making_and_scheduling_left_nothi
     async def fail(*_: object) -> None:
         raise ConnectionResetError("gone")
 
-    batches = program(cron="0 3 1 * *").brought.batches
+    batches = program(cron="0 3 1 * *").registrations
     with monkeypatch.context() as broken:
         broken.setattr(Batches, "_activate", fail)
         with pytest.raises(ConnectionResetError):
-            await register_batches(batches, rows)
+            await declare_batches(rows, batches)
     assert await pool.fetchval("SELECT count(*) FROM tickwright.batches") == 0
-    await register_batches(batches, rows)
+    await declare_batches(rows, batches)
     assert (await rows.get("months.close")).status == "SCHEDULED"
 
 
 @pytest.mark.parametrize("when", [{}, {"date_time_execution": "2026-01-05T09:00"}], ids=["by hand", "gone by"])
 async def test_a_batch_without_an_occurrence_left_waits_for_somebody(rows: Batches, when: dict[str, str]) -> None:
     """Its program starts all the same."""
-    await register_batches(program(**when).brought.batches, rows)
+    await declare_batches(rows, program(**when).registrations)
     made = await rows.get("months.close")
     assert (made.status, made.next_slot_at, made.next_slots) == ("IDLE", None, [])

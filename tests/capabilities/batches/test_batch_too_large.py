@@ -12,6 +12,7 @@ from kit.nodes import running, settings_of
 from kit.waiting import eventually_async
 from tickwright import BatchChunk
 from tickwright.app.declarations import Declarations
+from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Run
 from tickwright.ports.caller import Caller, Role
@@ -115,13 +116,13 @@ async def test_a_payload_that_postgresql_keeps_as_too_much_ends_its_own_executio
 
     settings = settings_of(database_url, tmp_path, "")
     async with running(settings, program, "scheduler", "campaign-consumer") as node:
-        start = node.link.campaigns.programs.start
+        start = node.installation.of(CampaignsService).programs.start
         for name in ("large", "small"):
             await start(name, caller=ADMIN)
         asked = "SELECT status, error_code, released FROM tickwright.executions ORDER BY id"
 
         async def over() -> bool:
-            rows = [tuple(row) for row in await node.link.pool.fetch(asked)]
+            rows = [tuple(row) for row in await node.installation.pool.fetch(asked)]
             return rows == [("EXCEPTION_OCCURRED", "invalid_action", 0), ("FINISHED", None, 1)]
 
         await eventually_async(over, 30)

@@ -8,17 +8,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tickwright.process.batches import batch_loops
+
 from kit.campaigns import CLIENTS, LOAN
 from kit.nodes import running, settings_of
 from kit.postgres import as_reader
 from kit.waiting import eventually_async
 from tickwright import BatchChunk, BatchRun, Job
 from tickwright.app.declarations import Declarations
+from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.engine.leases import Leases
+from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
-from tickwright.process.batches import batch_loops
 from tickwright.process.node import Node
-from tickwright.process.settings import Settings
 from tickwright.store.pool import Pool
 
 ADMIN = Caller("me", Role.ADMIN)
@@ -74,31 +76,33 @@ async def working(url: str, folder: Path, program: Program, *roles: str) -> Asyn
     """Run a process's roles on a database with clients and their copies, for the length of the block."""
     settings = settings_of(url, folder, f'[sources.crm]\nurl = "{as_reader(url)}"\n')
     async with running(settings, program, *roles) as node:
-        program.pool = node.link.pool
-        await node.link.pool.execute(CLIENTS)
-        await node.link.pool.execute("CREATE TABLE public.copies AS SELECT id, income FROM public.clients WHERE id < 4")
-        await node.link.pool.execute("ALTER TABLE public.copies ADD PRIMARY KEY (id)")
-        await node.link.pool.execute("UPDATE public.copies SET income = 1 WHERE id = 2")
+        program.pool = node.installation.pool
+        await node.installation.pool.execute(CLIENTS)
+        await node.installation.pool.execute(
+            "CREATE TABLE public.copies AS SELECT id, income FROM public.clients WHERE id < 4"
+        )
+        await node.installation.pool.execute("ALTER TABLE public.copies ADD PRIMARY KEY (id)")
+        await node.installation.pool.execute("UPDATE public.copies SET income = 1 WHERE id = 2")
         yield node
 
 
 async def ended(node: Node, execution_id: int) -> Any:
     """Wait until an execution has ended; its row."""
     sql = "SELECT * FROM tickwright.executions WHERE id = $1 AND finished_at IS NOT NULL"
-    return await eventually_async(lambda: node.link.pool.fetchrow(sql, execution_id), 30)
+    return await eventually_async(lambda: node.installation.pool.fetchrow(sql, execution_id), 30)
 
 
 async def test_a_campaign_runs_when_it_is_due_and_applies_once_for_each(database_url: str, tmp_path: Path) -> None:
     """From its definition to the function that is called for the one client whom the expression selects."""
     program = Program()
     async with working(database_url, tmp_path, program, "scheduler", "campaign-consumer", "worker") as node:
-        campaigns = node.link.campaigns
-        due = (await node.link.pool.fetchval(DUE)).replace(" ", "T") + ":00"
+        campaigns = node.installation.of(CampaignsService)
+        due = (await node.installation.pool.fetchval(DUE)).replace(" ", "T") + ":00"
         words = {**LOAN, "name": "loans", "type": "AUTOMATIC", "date_time_execution": due}
         await campaigns.campaigns.create({**words, "action": {"target": "python:loan.apply"}}, caller=ADMIN)
         await campaigns.campaign_batches.activate("loans", caller=ADMIN)
         await eventually_async(lambda: program.applied, 30)
-        row = await node.link.pool.fetchrow("SELECT * FROM tickwright.executions")
+        row = await node.installation.pool.fetchrow("SELECT * FROM tickwright.executions")
         assert (row["status"], row["started_by"], row["missing"], row["selected"]) == ("FINISHED", "schedule", 1, 1)
         assert row["created_at"] >= row["slot_at"]
         assert program.applied == {"1:UK": 1}
@@ -110,12 +114,12 @@ async def test_a_reconciliation_repairs_what_differs_and_tells_of_it(database_ur
     async with AsyncExitStack() as stack:
         opened = working(database_url, tmp_path, program, "scheduler", "campaign-consumer")
         node = await stack.enter_async_context(opened)
-        start = node.link.campaigns.programs.start
+        start = node.installation.of(CampaignsService).programs.start
         first = await ended(node, (await start("copies.repair", caller=ADMIN)).executions[0].id)
         assert (first["status"], first["seen"], first["actions"]) == ("FINISHED", 5, 3)
-        assert await node.link.pool.fetchval(WRONG) == 0
+        assert await node.installation.pool.fetchval(WRONG) == 0
         told = "SELECT payload::text FROM tickwright.outbox WHERE destination = 'pg:repaired' ORDER BY id"
-        rows = await eventually_async(lambda: node.link.pool.fetch(told))
+        rows = await eventually_async(lambda: node.installation.pool.fetch(told))
         assert {json.loads(row["payload"])["client_id"] for row in rows} == {"2", "4", "5"}
         again = await ended(node, (await start("copies.repair", caller=ADMIN)).executions[0].id)
         assert (again["seen"], again["actions"]) == (5, 0)
@@ -125,7 +129,7 @@ async def test_a_plan_of_the_programs_own_is_a_chunk_for_each_value(database_url
     """Whatever JSON it yields."""
     program = Program()
     async with working(database_url, tmp_path, program, "campaign-consumer") as node:
-        made = await node.link.campaigns.programs.start("months.close", caller=ADMIN)
+        made = await node.installation.of(CampaignsService).programs.start("months.close", caller=ADMIN)
         row = await ended(node, made.executions[0].id)
         assert (row["status"], row["chunks"]) == ("FINISHED", 3)
         months = sorted(value["month"] for value in program.months)
@@ -135,15 +139,15 @@ async def test_a_plan_of_the_programs_own_is_a_chunk_for_each_value(database_url
 async def test_what_a_process_has_not_it_leaves_to_others(database_url: str, tmp_path: Path) -> None:
     """A consumer without the program's batch takes campaigns, and waits with the rest for one that has it."""
     async with working(database_url, tmp_path, Program(), "scheduler") as node:
-        made = await node.link.campaigns.programs.start("months.close", caller=ADMIN)
+        made = await node.installation.of(CampaignsService).programs.start("months.close", caller=ADMIN)
     settings = settings_of(database_url, tmp_path, f'[sources.crm]\nurl = "{as_reader(database_url)}"\n')
     async with running(settings, Declarations(), "campaign-consumer") as node:
-        campaign_batches = node.link.campaigns.campaign_batches
-        await node.link.campaigns.campaigns.create({**LOAN, "name": "loans"}, caller=ADMIN)
+        campaign_batches = node.installation.of(CampaignsService).campaign_batches
+        await node.installation.of(CampaignsService).campaigns.create({**LOAN, "name": "loans"}, caller=ADMIN)
         mine = await campaign_batches.start("loans", caller=ADMIN)
         assert (await ended(node, mine.executions[0].id))["status"] == "FINISHED"
         sql = "SELECT status FROM tickwright.executions WHERE id = $1"
-        assert await node.link.pool.fetchval(sql, made.executions[0].id) == "NEW"
+        assert await node.installation.pool.fetchval(sql, made.executions[0].id) == "NEW"
 
 
 async def test_the_settings_of_the_lock_are_the_producers_alone(pool: Pool) -> None:

@@ -23,9 +23,9 @@ from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.session import WorkerSession
 from tickwright.observe.alerts import RULES, AlertRule, Finding
 from tickwright.partners import Failed
+from tickwright.plugin import Registrations
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
-from tickwright.process.registry import Brought
-from tickwright.process.settings import Bind, Settings
 from tickwright.transports.postgres import tasks as postgres_tasks
 from tickwright.transports.rabbitmq import tasks as rabbit_tasks
 
@@ -316,7 +316,10 @@ async def test_dead_letters_are_told_of_until_they_are_gone_and_a_process_says_w
     hub = Hub()
     await world.put_entities(["A", "B"])
     opened = open_node(
-        settings, ["scheduler", "fanout-consumer"], brought=Brought(modules=registry_of({MODULE: hub})), any_port=True
+        settings,
+        ["scheduler", "fanout-consumer"],
+        registrations=Registrations(registry_of({MODULE: hub})),
+        any_port=True,
     )
     async with opened as node:
         running = asyncio.create_task(node.run(signals=False))

@@ -19,8 +19,8 @@ from tickwright.capabilities.fanout.messages import SIGNATURE, read_keys, write_
 from tickwright.domain.modules import Window
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
-from tickwright.transports.postgres import PostgresBroker
-from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.postgres.broker import PostgresBroker
+from tickwright.transports.rabbitmq.broker import RabbitBroker
 
 EVIL = b'{"url": "https://evil.example", "token": "${env:OCPI_TOKEN}", "aws": "${env:AWS_SECRET_ACCESS_KEY}"}'
 

@@ -9,9 +9,10 @@ from tickwright import EntityTask, Rejected, Tickwright
 from tickwright.capabilities.fanout.entities.modules import Modules
 from tickwright.capabilities.fanout.entities.requests import ModuleRequest
 from tickwright.capabilities.fanout.handlers import DeclaredModule, ModuleRegistry
+from tickwright.capabilities.fanout.plugin import declare_modules
+from tickwright.plugin import Registrations
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.configfile import load_config
-from tickwright.process.modules import register_modules
 from tickwright.store.pool import Pool, open_pool
 
 ADMIN = Caller("test", Role.ADMIN)
@@ -55,17 +56,17 @@ async def test_a_programs_module_is_there_when_its_app_is_open(database_url: str
     assert app.module("CHARGING", every="90s", timeout="5s", gated=True)(_poll) is _poll
     async with app:
         assert await terms(pool, "CHARGING") == ("90s", "5s", True, "app")
-        assert app.brought.modules.get("CHARGING") is _poll
+        assert app.registrations.of(ModuleRegistry).get("CHARGING") is _poll
     assert await changes(pool) == ["python"]
 
 
 async def test_a_program_replaces_what_came_with_the_product_or_from_a_program(pool: Pool) -> None:
     """Only what it says; a new module without ``every`` has windows of 15 minutes; a second start changes nothing."""
     for _ in range(2):
-        await register_modules(pool, program(SESSIONS={"timeout": "5s"}, NEW={}), {})
+        await declare_modules(pool, Registrations(program(SESSIONS={"timeout": "5s"}, NEW={})), {})
     assert await terms(pool, "SESSIONS") == ("5m", "5s", True, "app")
     assert await terms(pool, "NEW") == ("15m", "1m", False, "app")
-    await register_modules(pool, program(SESSIONS={"every": "1m", "gated": False}), {})
+    await declare_modules(pool, Registrations(program(SESSIONS={"every": "1m", "gated": False})), {})
     assert await terms(pool, "SESSIONS") == ("1m", "5s", False, "app")
     assert await changes(pool) == ["python"] * 3
 
@@ -75,9 +76,9 @@ async def test_a_program_changes_nothing_that_was_set_by_hand(pool: Pool) -> Non
     modules = Modules(pool)
     await modules.put("TARIFFS", ModuleRequest(every="2h"), caller=ADMIN)
     await pool.execute("INSERT INTO tickwright.modules (name, interval_seconds) VALUES ('BYSQL', 30)")
-    await register_modules(pool, program(), {"CDRS": {"every": "3m"}})
+    await declare_modules(pool, Registrations(program()), {"CDRS": {"every": "3m"}})
     ours = {"every": "1s"}
-    await register_modules(pool, program(TARIFFS=ours, BYSQL=ours, CDRS=ours, LOCATIONS=ours), {})
+    await declare_modules(pool, Registrations(program(TARIFFS=ours, BYSQL=ours, CDRS=ours, LOCATIONS=ours)), {})
     assert await terms(pool, "TARIFFS") == ("2h", "1m", False, "operator")
     assert await terms(pool, "BYSQL") == ("30s", "1m", False, "sql")
     assert await terms(pool, "CDRS") == ("3m", "1m", False, "operator")
@@ -91,7 +92,7 @@ async def test_the_file_always_sets(pool: Pool, tmp_path: Path) -> None:
     config.write_text('[modules.SESSIONS]\ngated = false\n[modules.CHARGING]\nevery = "10s"\n', encoding="utf-8")
     await Modules(pool).put("CHARGING", ModuleRequest(every="1h", timeout="2s"), caller=ADMIN)
     for _ in range(2):
-        await register_modules(pool, program(CHARGING={"every": "1s"}), load_config(config).modules)
+        await declare_modules(pool, Registrations(program(CHARGING={"every": "1s"})), load_config(config)["modules"])
     assert await terms(pool, "SESSIONS") == ("5m", "1m", False, "operator")
     assert await terms(pool, "CHARGING") == ("10s", "2s", False, "operator")
     assert await changes(pool) == ["test", "config", "config"]

@@ -25,7 +25,7 @@ from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.caller import Caller, Role
-from tickwright.transports.http import HttpBroker
+from tickwright.transports.http.broker import HttpBroker
 
 OPERATOR = Caller("operator", Role.ADMIN)
 SETTLED = ("pending", 0, None)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from standardwebhooks import Webhook, WebhookVerificationError
+from tickwright.process.brokers import target_check
 
 from kit.api import ADMIN, RunningApi, running_api
 from kit.cli import environment, tickwright
@@ -22,10 +23,9 @@ from tickwright.capabilities.operations.alerts.receivers import AlertReceivers, 
 from tickwright.domain.errors import Rejected
 from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import RULES
-from tickwright.process.brokers import target_check
-from tickwright.process.settings import Settings
+from tickwright.plugin.settings import Settings
 from tickwright.store.pool import UNAVAILABLE
-from tickwright.transports.http import ReceiverBroker
+from tickwright.transports.http.broker import ReceiverBroker
 
 WATCHED = tuple(rule for rule in RULES if rule.name in {"task_type_gone", "threads_stuck"})
 TYPE = "INSERT INTO tickwright.task_types (name, target) VALUES ($1, 'python:x')"

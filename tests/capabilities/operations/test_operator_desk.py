@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
+from tickwright.process.batches import batch_loops
+from tickwright.process.leased_loops import poll_relays, scheduler_loops
 
 from kit.api import RunningApi, running_api
 from tickwright.capabilities.operations import machinery as operator_desk
 from tickwright.capabilities.operations.lease_purposes import GUARDS, guards
 from tickwright.engine.leases import Lease, Leases
-from tickwright.process.batches import batch_loops
-from tickwright.process.leased_loops import poll_relays, scheduler_loops
-from tickwright.process.settings import Settings
+from tickwright.plugin.settings import Settings
 
 NOTHING: Mapping[str, str] = {}
 WORKER = """

@@ -17,10 +17,10 @@ from tickwright.capabilities.jobs.admin.search import JobFilter, JobSearch
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.operations.overview.reads import SQL, read_moment
 from tickwright.capabilities.operations.overview.type_figures import TypesNow
+from tickwright.plugin import Registrations
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
 from tickwright.process.readings import DatabaseReadings
-from tickwright.process.registry import Brought
-from tickwright.process.settings import Bind, Settings
 from tickwright.store.pool import Pool
 
 STARTS = 60
@@ -160,10 +160,12 @@ async def test_nothing_is_asked_while_nobody_looks(database_url: str) -> None:
 async def test_runs_of_entities_are_in_the_throughput_and_in_the_figures_of_their_partner(database_url: str) -> None:
     """A real scheduler and consumer poll entities: the overview has their rate, the partner their calls."""
     settings = Settings(database_url=SecretStr(database_url), metrics_bind=Bind("127.0.0.1", 0))
-    brought = Brought(modules=registry_of({MODULE: Hub()}))
+    registrations = Registrations(registry_of({MODULE: Hub()}))
     async with running_api(database_url) as api:
         await api.pool.execute("INSERT INTO tickwright.partners (name) VALUES ('hub')")
-        async with open_node(settings, ["scheduler", "fanout-consumer"], brought=brought, any_port=True) as node:
+        async with open_node(
+            settings, ["scheduler", "fanout-consumer"], registrations=registrations, any_port=True
+        ) as node:
             running = asyncio.create_task(node.run(signals=False))
             try:
                 async with open_stream(api.viewer) as stream:

@@ -7,8 +7,8 @@ from pydantic import SecretStr
 from kit.cli import environment, tickwright
 from kit.kafka_polls import check_exactly_once, poll_world
 from kit.servers import KafkaServer
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
-from tickwright.process.settings import Bind, Settings
 
 
 async def test_a_relay_that_stands_is_seen_and_reconciled(

@@ -14,8 +14,8 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.polling.service import POLL_EVENTS
 from tickwright.capabilities.polling.trackers.events import is_terminal
 from tickwright.capabilities.polling.wheels import store as wheels_store
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
-from tickwright.process.settings import Bind, Settings
 from tickwright.store.queries import load
 
 INSERT = "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) VALUES ($1, $2, $3)"

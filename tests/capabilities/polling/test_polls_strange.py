@@ -148,9 +148,11 @@ async def test_a_crash_of_the_consumer_costs_no_poll(
         return Answer("moving")
 
     async with running(settings_of(database_url, tmp_path, ""), program, "poll-consumer") as node:
-        trackers = await seed(node.link.pool, 1)  # no later answer of its turn brings the lost one back
-        await eventually_async(lambda: all_done(node.link.pool, trackers), 60, what="POL-1: a poll is carried out")
-        await eventually_async(lambda: queue_empty(node.link.pool), 60)
+        trackers = await seed(node.installation.pool, 1)  # no later answer of its turn brings the lost one back
+        await eventually_async(
+            lambda: all_done(node.installation.pool, trackers), 60, what="POL-1: a poll is carried out"
+        )
+        await eventually_async(lambda: queue_empty(node.installation.pool), 60)
         assert crashes
 
 

@@ -10,7 +10,8 @@ from kit.cli import Said, environment, tickwright
 from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import taken
 from kit.servers import RabbitServer
-from tickwright.transports.rabbitmq import RabbitDeadLetters, ReportExchanges
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
+from tickwright.transports.rabbitmq.topology import ReportExchanges
 
 BODY = b'{"report_id": 42, "listeners": ["users"]}'
 

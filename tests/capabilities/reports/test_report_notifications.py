@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from pydantic import SecretStr
 from standardwebhooks import Webhook, WebhookVerificationError
+from tickwright.process.brokers import target_check
 
 from kit.api import ADMIN
 from kit.receivers import HttpReceiver, Received
@@ -18,11 +19,11 @@ from tickwright import ReportRequest
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers, ReceiverRequest
 from tickwright.capabilities.reports.requests.views import ReportRequestBody
+from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.errors import Rejected
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.caller import Caller, Role
-from tickwright.process.brokers import target_check
 from tickwright.process.node import Node, open_node
-from tickwright.process.settings import Bind, Settings
 
 ME = Caller("me", Role.OPERATOR)
 
@@ -48,7 +49,7 @@ def program() -> Declarations:
 
 async def ask(node: Node, **body: Any) -> int:
     """Ask for a report, as the API does."""
-    return (await node.link.reports.records.request(msgspec.convert(body, ReportRequestBody), ME)).id
+    return (await node.installation.of(ReportsService).records.request(msgspec.convert(body, ReportRequestBody), ME)).id
 
 
 def read(secret: str, one: Received) -> Any:
@@ -68,14 +69,14 @@ async def test_the_end_of_a_report_is_told_over_http_signed(database_url: str, t
         database_url=SecretStr(database_url), home=tmp_path, metrics_bind=Bind("127.0.0.1", 0),
         allow_targets="127.0.0.1", lease=timedelta(seconds=2),
     )  # fmt: skip
-    brought = program().brought
+    registrations = program().registrations
     async with (
         HttpReceiver() as receiver,
-        open_node(settings, ("report-listener", "relay"), brought=brought, any_port=True) as node,
+        open_node(settings, ("report-listener", "relay"), registrations=registrations, any_port=True) as node,
     ):
         work = asyncio.create_task(node.run(signals=False))
         try:
-            receivers = AlertReceivers(node.link.pool, target_check(settings))
+            receivers = AlertReceivers(node.installation.pool, target_check(settings))
             secret = (await receivers.put("desk", ReceiverRequest(url=receiver.url), caller=ADMIN)).secret
             assert secret is not None
             finished, failed = await ask(node, type="users", notify="desk"), await ask(node, type="scores")

@@ -21,7 +21,8 @@ from kit.redis_fanout import fresh_prefix
 from kit.servers import RedisServer
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.reports import PartKey, Put, PutAnswer
-from tickwright.transports.redis import RedisLink, RedisParts
+from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.report_parts import RedisParts
 
 T = TypeVar("T")
 LIVES_S = (60, 600)

@@ -67,7 +67,7 @@ def test_the_file_of_a_process_says_report_types(tmp_path: Path) -> None:
     config = tmp_path / "tickwright.toml"
     nested = TOML.replace("[", "[report_types.w.", 3)
     config.write_text("[report_types.w]" + nested, encoding="utf-8")
-    table = load_config(config).report_types["w"]
+    table = load_config(config)["report_types"]["w"]
     assert list(table["listeners"]) == ["users", "withdrawals"]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tickwright import Rejected, ReportRequest, Row, Tickwright
+from tickwright.capabilities.reports.plugin import declare_reports
 from tickwright.capabilities.reports.types.report_types import ReportTypes
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.configfile import load_config
-from tickwright.process.report_types import register_reports
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool
 
@@ -38,7 +38,7 @@ def program(url: str | None = None, sql: str = "SELECT id FROM users") -> Tickwr
 
 async def declare(types: ReportTypes, app: Tickwright, from_file: Any = None) -> None:
     """Register what a program and a file say."""
-    await register_reports(types, app.brought.reports, app.brought.listeners, from_file or {})
+    await declare_reports(types, app.registrations, from_file or {})
 
 
 async def actors(pool: Pool) -> list[str]:
@@ -67,7 +67,7 @@ async def test_a_program_changes_nothing_that_was_set_by_hand(pool: Pool, types:
     config.write_text('[report_types.by-user]\nlisteners = ["users"]\nbom = true\n', encoding="utf-8")
     await declare(types, program())
     for _ in range(2):
-        await declare(types, program(), load_config(config).report_types)
+        await declare(types, program(), load_config(config)["report_types"])
     found = await types.get("by-user")
     assert (found.set_by, found.definition["bom"]) == ("operator", True)
     assert "source" not in found.definition["listeners"]["users"]

@@ -21,9 +21,10 @@ from kit.waiting import eventually_async
 from tickwright import ReportRequest
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.reports.requests.views import ReportRequestBody
+from tickwright.capabilities.reports.service import ReportsService
+from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.node import Node
-from tickwright.process.settings import Settings
 
 ME = Caller("me", Role.OPERATOR)
 
@@ -59,7 +60,7 @@ def settings_of(url: str, folder: Path, **more: Any) -> Settings:
 async def ask(node: Node, least: int) -> int:
     """Ask for the report, as the API does."""
     body = {"type": "scored", "conditions": {"least": least}}
-    made = await node.link.reports.records.request(msgspec.convert(body, ReportRequestBody), ME)
+    made = await node.installation.of(ReportsService).records.request(msgspec.convert(body, ReportRequestBody), ME)
     return made.id
 
 
@@ -67,7 +68,7 @@ async def finished(node: Node, report: int, folder: Path) -> list[list[str]]:
     """Wait for the file and return its rows."""
 
     async def over() -> Any:
-        row = await node.link.pool.fetchrow("SELECT * FROM tickwright.reports WHERE id = $1", report)
+        row = await node.installation.pool.fetchrow("SELECT * FROM tickwright.reports WHERE id = $1", report)
         return row if row["finished_at"] is not None else None
 
     row = await eventually_async(over, 40, what="the report is over")
@@ -105,12 +106,12 @@ async def test_a_function_and_a_query_in_two_processes_over_rabbitmq_and_redis(
         report = await ask(node, 1)
         assert await finished(node, report, tmp_path) == [["ann", "1"], ["ben", "99"]]
         assert program.asked["scores"] == 1
-        attempts = await node.link.pool.fetch(
+        attempts = await node.installation.pool.fetch(
             "SELECT attempts, place FROM tickwright.report_parts WHERE report_id = $1", report
         )
         assert [tuple(row) for row in attempts] == [(1, "redis")] * 2
         second = await ask(node, 2)
-        payload = await node.link.pool.fetchval("SELECT count(*) FROM tickwright.outbox")
+        payload = await node.installation.pool.fetchval("SELECT count(*) FROM tickwright.outbox")
         assert payload <= 1
         assert await finished(node, second, tmp_path) == [["ben", "99"]]
         assert program.asked["scores"] == 2
@@ -122,7 +123,9 @@ async def test_without_redis_and_rabbitmq_the_same_report_is_made(database_url: 
     async with running(settings_of(database_url, tmp_path), program, "report-listener") as node:
         report = await ask(node, 1)
         assert await finished(node, report, tmp_path) == [["ann", "1"], ["ben", "99"]]
-        places = await node.link.pool.fetch("SELECT place FROM tickwright.report_parts WHERE report_id = $1", report)
+        places = await node.installation.pool.fetch(
+            "SELECT place FROM tickwright.report_parts WHERE report_id = $1", report
+        )
         assert [row["place"] for row in places] == ["postgres"] * 2
 
 
@@ -153,7 +156,9 @@ async def test_a_service_finds_its_queue_with_the_call_though_it_never_was_there
             return True
 
         await eventually_async(is_there, 60, what="the service's queue")
-        made = await node.link.reports.records.request(msgspec.convert({"type": "by_hand"}, ReportRequestBody), ME)
+        made = await node.installation.of(ReportsService).records.request(
+            msgspec.convert({"type": "by_hand"}, ReportRequestBody), ME
+        )
 
         async def called() -> bytes | None:
             async with raw_channel(rabbit_server.url) as channel:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from tickwright.process.report_retention import ReportUpkeep
 
 from kit.leases import LONG, run_out
 from kit.report_faults import ask, functions, is_made
@@ -13,8 +14,7 @@ from kit.reports import ReportWorld
 from tickwright.capabilities.reports import retention as module
 from tickwright.capabilities.reports.retention import Upkeep
 from tickwright.engine.leases import Lease, Leases
-from tickwright.process.report_retention import ReportUpkeep
-from tickwright.process.settings import Settings
+from tickwright.plugin.settings import Settings
 
 NAME = "report-upkeep"
 AGO = """

@@ -13,10 +13,10 @@ from kit.cli import environment, tickwright
 from kit.nodes import settings_of
 from kit.servers import PostgresServer
 from tickwright import Answer, BatchChunk, EntityTask, Job, Poll, ReportRequest, Tickwright, Unavailable
+from tickwright.plugin.settings import Settings
 from tickwright.process.database import Database
+from tickwright.process.installation import ensure_schema
 from tickwright.process.node import open_node, roles_of
-from tickwright.process.services import ensure_schema
-from tickwright.process.settings import Settings
 from tickwright.store.migrate import migrate
 
 ANY = " "
@@ -72,7 +72,7 @@ def program() -> Tickwright:
 async def start_all_roles(settings: Settings) -> None:
     """Build a process with every role; it does not run."""
     app = program()
-    async with open_node(settings, roles_of(app.brought), brought=app.brought, any_port=True):
+    async with open_node(settings, roles_of(app.registrations), registrations=app.registrations, any_port=True):
         pass
 
 

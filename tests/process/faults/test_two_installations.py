@@ -18,9 +18,10 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.app.declarations import Declarations
 from tickwright.domain.errors import Rejected
-from tickwright.process.ownership import OWNER_KEY, Belonging
-from tickwright.process.settings import Settings
+from tickwright.plugin.settings import Settings
+from tickwright.process.ownership import OwnershipCheck
 from tickwright.transports.objectstore.folder import FolderStore
+from tickwright.transports.objectstore.plugin import OWNER_KEY
 
 PLACES = {
     "Kafka": "TICKWRIGHT_KAFKA_PREFIX",
@@ -93,7 +94,7 @@ async def test_a_mark_that_is_not_compared_is_found(
     urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """The mutant that starts all the same."""
-    mutate(monkeypatch, Belonging.claim, "if owner != installation:", "if False:")
+    mutate(monkeypatch, OwnershipCheck.claim, "if owner != self._installation:", "if False:")
     with pytest.raises(pytest.fail.Exception):
         await test_a_place_of_another_installation_is_refused(urls, shared, tmp_path, place)
 
@@ -110,7 +111,7 @@ async def test_a_broker_that_was_away_at_the_start_says_it_later(
         settings = _settings(urls[1], tmp_path, 2, **{**shared["RabbitMQ"], "amqp_url": url})
         with capture_logs() as logs:
             async with running(settings, Declarations(), "scheduler") as node:
-                assert any(entry["event"] == "belonging.not_asked" for entry in logs)
+                assert any(entry["event"] == "ownership.not_checked" for entry in logs)
                 proxy.heal()
                 await eventually_async(lambda: node.supervisor.phase == "stopped", 60, what="it ended by itself")
     assert any(entry["event"] == "node.prefix_in_use" and entry["code"] == "prefix_in_use" for entry in logs)
@@ -159,5 +160,5 @@ async def test_the_default_folder_of_two_programs_is_said_and_not_refused(urls: 
         for url in urls:
             async with running(settings_of(url, home, ""), Declarations(), "scheduler"):
                 pass
-    [said] = [entry for entry in logs if entry["event"] == "belonging.folder_shared"]
+    [said] = [entry for entry in logs if entry["event"] == "ownership.folder_shared"]
     assert "TICKWRIGHT_OBJECT_STORE" in said["reason"]

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from tickwright.process.batches import open_executing
+from tickwright.process.reports import open_reports
+from tickwright.process.work_folder import open_work_folder, work_folder
 
 from kit.merges import merge_processes, merged
 from tickwright.capabilities.batches.executions.work import BatchRegistry
@@ -16,11 +19,8 @@ from tickwright.capabilities.reports.merge.merge import PartFile
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Unavailable
+from tickwright.plugin.settings import Settings
 from tickwright.ports.reports import Column
-from tickwright.process.batches import open_executing
-from tickwright.process.reports import open_reports
-from tickwright.process.settings import Settings
-from tickwright.process.work_folder import open_work_folder, work_folder
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool
 

@@ -9,16 +9,16 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from tickwright.process.objects import objects_url, open_objects
+from tickwright.process.report_resources import LazyObjects
 
 from kit.gcs import GcsServer
 from kit.object_store import BUCKET
 from tickwright.domain.errors import InvariantBroken, Rejected
 from tickwright.ports.objects import ObjectStore, StoredObject
-from tickwright.process.objects import objects_url, open_objects
-from tickwright.process.report_resources import LazyObjects
 from tickwright.process.settings import load_settings
-from tickwright.transports.objectstore import open_store
 from tickwright.transports.objectstore.locations import parse_place
+from tickwright.transports.objectstore.opening import open_store
 
 MIB = 1024 * 1024
 PART = 8 * MIB

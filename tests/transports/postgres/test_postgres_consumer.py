@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from tickwright.ports.broker import Accepted, Message
-from tickwright.transports.postgres import Delivery, PostgresBroker, PostgresConsumer
+from tickwright.transports.postgres.broker import Delivery, PostgresBroker, PostgresConsumer
 
 OVER = timedelta(0)
 

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import structlog
+
+from tickwright.domain.errors import TickwrightError
 from tickwright.ports.lease import HeldLease
-from tickwright.ports.objects import ObjectStore
+from tickwright.ports.objects import LazyObjectStore, ObjectStore
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.reports.sql", "upkeep.sql")
+_log = structlog.get_logger("tickwright.reports")
 BATCH = 100
 BATCHES_MAX = 20
 LISTED = 1000
@@ -135,3 +139,21 @@ async def _fetch(lease: HeldLease, query: str, *arguments: Any) -> Sequence[Any]
 def _report_of(key: str) -> int | None:
     number = key.split("/")[1]
     return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None
+
+
+class LazyUpkeep:
+    """Upkeep in the scheduler role, which opens the object store for it.
+
+    A store that does not answer, or refuses, costs the round; the next round asks again.
+    """
+
+    def __init__(self, objects: LazyObjectStore, terms: UpkeepTerms | None = None) -> None:
+        self._objects, self._terms = objects, terms or UpkeepTerms()
+
+    async def round(self, lease: HeldLease) -> float:
+        """Do everything once; return in how many seconds the next round begins."""
+        try:
+            return await Upkeep(await self._objects.opened(), self._terms).round(lease)
+        except TickwrightError as error:
+            _log.warning("reports.retention_failed", code=error.code, reason=error.message)
+            return self._terms.every.total_seconds()

@@ -71,7 +71,7 @@ def check(as_json: Json = False) -> None:
 @asynccontextmanager
 async def _connection() -> "AsyncIterator[Connection]":
     from tickwright.process.database import open_database, translated
-    from tickwright.process.services import close_pool, ensure_schema
+    from tickwright.process.installation import close_pool, ensure_schema
     from tickwright.process.settings import load_settings
     from tickwright.store.pool import open_pool
 

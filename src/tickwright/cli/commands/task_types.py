@@ -64,8 +64,7 @@ def changes_of(name: str, target: str | None, given: dict[str, Any], retry: dict
     Raises:
         Rejected: ``wrong_argument``, with every mistake. Permanent.
     """
-    from tickwright.process.configfile import Problems, read_task_type
-    from tickwright.process.services import request_of
+    from tickwright.capabilities.jobs.type_schema import Problems, read_task_type, request_of
 
     problems = Problems()
     kind = read_task_type(name, {"target": target or "python:unchanged", **given}, problems, where=name)

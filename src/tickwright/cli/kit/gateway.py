@@ -21,7 +21,7 @@ from tickwright.ports.caller import Caller, Role
 if TYPE_CHECKING:
     import aiohttp
 
-    from tickwright.process.settings import Settings
+    from tickwright.plugin.settings import Settings
 
 
 # Signed links: whoever has one may read what is behind it, so no key is sent.

@@ -16,8 +16,8 @@ from tickwright.cli.kit.gateway import Gateway, open_gateway
 from tickwright.cli.kit.output import console, show_json
 from tickwright.cli.live.view import draw, lines
 from tickwright.domain.errors import Unavailable
+from tickwright.plugin.settings import Settings
 from tickwright.ports.ids import monotonic
-from tickwright.process.settings import Settings
 from tickwright.store.dsn import shown_url
 
 KNOWN_WITHIN_S = 5.0

@@ -21,7 +21,10 @@ from tickwright import __version__
 from tickwright.api.auth import Authenticator
 from tickwright.api.context import ApiLimits
 from tickwright.app import Tickwright
+from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.capabilities.operations.listings import Operations
+from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.cli.kit.output import console
 from tickwright.cli.live.view import draw, lines
 from tickwright.demo.cast import CALLBACK_TYPE, add_handlers, keep_scheduling
@@ -39,13 +42,13 @@ from tickwright.demo.loans import Loans
 from tickwright.demo.trackers import register_trackers
 from tickwright.demo.withdrawals import keep_asking, open_databases
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.database import translated
+from tickwright.process.installation import Installation
 from tickwright.process.loading import load_app
 from tickwright.process.logging import start_logging
 from tickwright.process.node import Node, open_node, roles_of
-from tickwright.process.services import Link
-from tickwright.process.settings import Settings
 from tickwright.process.signals import stop_on_signals
 
 DRAIN_MAX = timedelta(seconds=5)
@@ -149,14 +152,14 @@ class _Up:
             if self._example:
                 opening = open_databases(settings, app.database.url, self._loans, self._say)
                 settings = await stack.enter_async_context(opening)
-            roles, brought = roles_of(app.brought), app.brought
-            opened = open_node(settings, roles, database=app.database, brought=brought, any_port=True)
+            roles, registrations = roles_of(app.registrations), app.registrations
+            opened = open_node(settings, roles, database=app.database, registrations=registrations, any_port=True)
             node = await stack.enter_async_context(opened)
             if receiver is not None:
                 with translated():
-                    await self._introduce(node.link, receiver)
-                await self._bring_hub(stack, node.link, receiver, shared)
-            key = await admin_key(node.link, settings.home_folder / KEY_FILE)
+                    await self._introduce(node.installation, receiver)
+                await self._bring_hub(stack, node.installation, receiver, shared)
+            key = await admin_key(node.installation, settings.home_folder / KEY_FILE)
             await self._run(node, app, key)
         self._say("stopped")
 
@@ -175,26 +178,28 @@ class _Up:
             self._loans.add_handler(app)
         return app
 
-    async def _introduce(self, link: Link, receiver: Receiver) -> None:
+    async def _introduce(self, installation: Installation, receiver: Receiver) -> None:
         target = f"http://127.0.0.1:{receiver.port}/callback"
-        await link.service.types.put(CALLBACK_TYPE, TaskTypeRequest(target=target, timeout="5s"), caller=_CALLER)
-        made = await link.service.types.rotate_secret(CALLBACK_TYPE, caller=_CALLER, overlap=timedelta())
+        await installation.of(JobService).types.put(
+            CALLBACK_TYPE, TaskTypeRequest(target=target, timeout="5s"), caller=_CALLER
+        )
+        made = await installation.of(JobService).types.rotate_secret(CALLBACK_TYPE, caller=_CALLER, overlap=timedelta())
         receiver.tell(made.secret)
-        await register_trackers(link.pool, receiver.port)
+        await register_trackers(installation.pool, receiver.port)
 
     async def _bring_hub(
-        self, stack: AsyncExitStack, link: Link, receiver: Receiver, shared: Mapping[str, str]
+        self, stack: AsyncExitStack, installation: Installation, receiver: Receiver, shared: Mapping[str, str]
     ) -> None:
         self._hub, why = await find_hub(self._settings)
         self._say(f"  example   {why}")
         if not self._hub:
             with translated():
-                await pause_hub(link.pool)
+                await pause_hub(installation.pool)
             return
         log = stack.enter_context(self._children_log())
-        await stack.enter_async_context(open_consumers(link.database.url, shared, log))
+        await stack.enter_async_context(open_consumers(installation.database.url, shared, log))
         with translated():
-            await register_hub(link.pool, receiver.port)
+            await register_hub(installation.pool, receiver.port)
 
     @contextmanager
     def _children_log(self) -> Iterator[int | None]:
@@ -213,7 +218,8 @@ class _Up:
         self._say(f"  API       {node.api.url}{self._settings.path_prefix}/v1")
         self._say(f"  key       {self._shown(key)}")
         self._say(f"  health    http://{node.health_bind}/readyz")
-        self._say(f"  database  {node.link.database.url if node.link.database.embedded else node.link.database.shown}")
+        database = node.installation.database
+        self._say(f"  database  {database.url if database.embedded else database.shown}")
         self._say(f"  home      {self._settings.home_folder}")
         if self._out.is_terminal:
             self._say(f"  log       {self._settings.home_folder / LOG_FILE}")
@@ -248,8 +254,7 @@ class _Up:
         await self._watch(node)
 
     async def _watch(self, node: Node) -> None:
-        overview = node.overview
-        assert overview is not None  # noqa: S101  every role runs here
+        overview = node.installation.of(Snapshots)
         if not self._out.is_terminal:
             while True:
                 await asyncio.sleep(LINE_EVERY_S)
@@ -257,13 +262,13 @@ class _Up:
                     for line in lines(await overview.latest()):
                         self._say(line)
                 if self._hub:
-                    self._say(hub_line(await look_at_hub(node.link.pool)))
+                    self._say(hub_line(await look_at_hub(node.installation.pool)))
         with Live(console=self._out, auto_refresh=False) as live:
             while True:
                 with suppress(Unavailable):
                     parts = [draw(await overview.latest(), f"\n{node.supervisor.phase}")]
                     if self._hub:
-                        parts += [Text(), draw_hub(await look_at_hub(node.link.pool))]
+                        parts += [Text(), draw_hub(await look_at_hub(node.installation.pool))]
                     live.update(Group(*parts), refresh=True)
                 await asyncio.sleep(VIEW_EVERY_S)
 
@@ -277,15 +282,15 @@ def _allowing(settings: Settings, port: int) -> Settings:
     return settings.model_copy(update={"allow_targets": targets})
 
 
-async def admin_key(link: Link, file: Path) -> str:
+async def admin_key(installation: Installation, file: Path) -> str:
     """Return the key that ``file`` keeps while it is good; make one and keep it there otherwise."""
     try:
         key = await asyncio.to_thread(_kept, file)
         with translated():
-            await Authenticator(link.pool, ApiLimits()).caller([(b"authorization", f"Bearer {key}".encode())])
+            await Authenticator(installation.pool, ApiLimits()).caller([(b"authorization", f"Bearer {key}".encode())])
     except (OSError, UnicodeDecodeError, Rejected):
         with translated():
-            made = await link.operations.keys.create("up", Role.ADMIN, caller=_CALLER)
+            made = await installation.of(Operations).keys.create("up", Role.ADMIN, caller=_CALLER)
         key = made.key
         await asyncio.to_thread(_keep, file, key)
     return key

@@ -44,6 +44,7 @@ from tickwright.engine.outbox.table import (
     write_verdicts,
 )
 from tickwright.engine.wakeup import ArmedWakeup
+from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.broker import Broker, Message, Outcome, Unknown
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -365,3 +366,20 @@ class OutboxRelay:
             async with lease.transaction(brief=True) as connection:
                 if connection is not None:
                     await note_waiting(connection, lease.fence, row.id, unknown_scheme(row.destination))
+
+
+def relay_source(relay: OutboxRelay) -> Source:
+    """Return a source for the relay's counters."""
+
+    def read() -> Sequence[Sample]:
+        counters = relay.counters
+        return [
+            Sample("tickwright_relay_messages_total", counters.published, ("published",)),
+            Sample("tickwright_relay_messages_total", counters.retried, ("retried",)),
+            Sample("tickwright_relay_messages_total", counters.dead, ("dead",)),
+            Sample("tickwright_relay_lost_marks_total", counters.marks_lost),
+            Sample("tickwright_relay_busy_destinations", relay.lanes_busy),
+            Sample("tickwright_relay_failing_destinations", relay.lanes_failing),
+        ]
+
+    return read

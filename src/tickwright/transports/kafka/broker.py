@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import KafkaTarget, parse_target
 from tickwright.ports.broker import Message, Outcome, Refused, Unknown
-from tickwright.transports.kafka.config import KafkaSettings
+from tickwright.transports.kafka.config import KafkaConfig
 from tickwright.transports.kafka.producer import BYTES_MAX, TOO_LARGE, KafkaLink, judge
 
 TEXT_BYTES_MAX = 255
@@ -41,7 +41,7 @@ class KafkaBroker:
         KFK-4: a publish ends within ``message.timeout``, whatever Kafka does.
     """
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: KafkaConfig) -> None:
         settings.check_options()
         self._link = KafkaLink(settings)
         self._closed = False

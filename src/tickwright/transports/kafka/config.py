@@ -29,7 +29,7 @@ log = logging.getLogger("tickwright.kafka")
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaSettings:
+class KafkaConfig:
     """One Kafka and our place in it.
 
     Attributes:

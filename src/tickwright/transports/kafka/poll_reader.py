@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, TopicDescription
 
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollRecord
-from tickwright.transports.kafka.config import KafkaSettings, log
+from tickwright.transports.kafka.config import KafkaConfig, log
 
 POLL_S = 0.1
 BATCH_MAX = 1000
@@ -87,7 +87,7 @@ class Feed:
     """
 
     def __init__(
-        self, settings: KafkaSettings, topic: str, read: ReadPoll, counts: FeedCounts, *, session_ms: int = SESSION_MS
+        self, settings: KafkaConfig, topic: str, read: ReadPoll, counts: FeedCounts, *, session_ms: int = SESSION_MS
     ) -> None:
         self._topic, self._read, self._counts = topic, read, counts
         self._watch: TopicWatch | None = None

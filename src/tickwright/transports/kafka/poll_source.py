@@ -26,7 +26,7 @@ from tickwright.ports.polls import PollGroup, PollRecord
 from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
-from tickwright.transports.kafka.config import KafkaSettings
+from tickwright.transports.kafka.config import KafkaConfig
 from tickwright.transports.kafka.poll_partition import (
     Holding,
     Pile,
@@ -73,7 +73,7 @@ class KafkaPollSource:
         self,
         pool: Pool,
         session: Session,
-        settings: KafkaSettings,
+        settings: KafkaConfig,
         topic: str,
         read: ReadPoll,
         *,

@@ -18,7 +18,7 @@ from confluent_kafka import Message as Delivered
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
-from tickwright.transports.kafka.config import KafkaSettings, log
+from tickwright.transports.kafka.config import KafkaConfig, log
 
 # Shares of the producer's queue. A topic may use as much as is free: one alone gets half of the queue, and two get a
 # third each. A topic whose messages time out gets a sixteenth of what is free: a hundred such topics leave a seventh of
@@ -207,7 +207,7 @@ class Engine:
     """
 
     def __init__(
-        self, settings: KafkaSettings, reported: Callable[["Engine", list[Report]], None], *, alone: bool
+        self, settings: KafkaConfig, reported: Callable[["Engine", list[Report]], None], *, alone: bool
     ) -> None:
         self.up, self.broken = False, False
         self._loop = asyncio.get_running_loop()
@@ -363,7 +363,7 @@ class Silences:
 class KafkaLink:
     """Owns the engine: made when needed, replaced when it is broken, asked before it is trusted with a message."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: KafkaConfig) -> None:
         self._settings = settings
         self._engines: dict[bool, Engine] = {}
         self._topics: set[str] = set()

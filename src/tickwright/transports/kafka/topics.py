@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.ports.ids import monotonic
-from tickwright.transports.kafka.config import REPLICATION_SAFE, SHARDS_MAX, KafkaSettings, log, unavailable
+from tickwright.transports.kafka.config import REPLICATION_SAFE, SHARDS_MAX, KafkaConfig, log, unavailable
 
 IN_SYNC_SAFE = 2
 LOOK_S = 0.05
@@ -37,7 +37,7 @@ to make 120 MB, and fail at it each time."""
 _POSITION_CONFIG = {**NEVER_GONE, **PLAIN, "cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
-def prepare_topics(settings: KafkaSettings, topic: str) -> int:
+def prepare_topics(settings: KafkaConfig, topic: str) -> int:
     """Make sure that the topics of polls, of their news and of positions are there and keep what they are given.
 
     Args:
@@ -72,9 +72,7 @@ def prepare_topics(settings: KafkaSettings, topic: str) -> int:
         raise translate(error) from error
 
 
-def make_missing(
-    admin: AdminClient, settings: KafkaSettings, wanted: Mapping[str, tuple[int, Mapping[str, str]]]
-) -> Any:
+def make_missing(admin: AdminClient, settings: KafkaConfig, wanted: Mapping[str, tuple[int, Mapping[str, str]]]) -> Any:
     """Make the topics that are missing, of so many partitions and with this configuration; return the cluster.
 
     Raises:
@@ -120,7 +118,7 @@ _NOT_TO_BE = frozenset({KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG})
 
 
 def _make(
-    admin: AdminClient, settings: KafkaSettings, missing: Mapping[str, tuple[int, Mapping[str, str]]], replicas: int
+    admin: AdminClient, settings: KafkaConfig, missing: Mapping[str, tuple[int, Mapping[str, str]]], replicas: int
 ) -> None:
     in_sync = {"min.insync.replicas": str(IN_SYNC_SAFE)} if replicas >= REPLICATION_SAFE else {}
     topics = [
@@ -141,7 +139,7 @@ def _make(
         log.info("topic %s is made: %d replicas", name, replicas)
 
 
-def _await(admin: AdminClient, settings: KafkaSettings, names: Collection[str]) -> Any:
+def _await(admin: AdminClient, settings: KafkaConfig, names: Collection[str]) -> Any:
     """Return the cluster as it is when the broker that we ask has heard of the new topics."""
     deadline = monotonic() + settings.wait_s
     while True:
@@ -160,7 +158,7 @@ def _check_replicas(name: str, topic: Any) -> None:
         raise Rejected("kafka_replication_unsafe", text, topic=name, replication=fewest)
 
 
-def _check_configs(admin: AdminClient, settings: KafkaSettings, topic: str, positions: str) -> None:
+def _check_configs(admin: AdminClient, settings: KafkaConfig, topic: str, positions: str) -> None:
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in (topic, positions)]
     try:
         found = {
@@ -182,7 +180,7 @@ def _check_configs(admin: AdminClient, settings: KafkaSettings, topic: str, posi
             raise Rejected("kafka_replication_unsafe", text, topic=name)
 
 
-def _make_plain(admin: AdminClient, settings: KafkaSettings, name: str) -> None:
+def _make_plain(admin: AdminClient, settings: KafkaConfig, name: str) -> None:
     """Let a topic take no compressed records any more: it was made by an earlier release, or by somebody else."""
     entries = [ConfigEntry(*item, incremental_operation=AlterConfigOpType.SET) for item in PLAIN.items()]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
@@ -212,7 +210,7 @@ OWNER = "installation"
 POLL_S = 0.25
 
 
-def owner(settings: KafkaSettings, installation: str) -> str:
+def owner(settings: KafkaConfig, installation: str) -> str:
     """Return which installation has the prefix; from now on this one where none had it.
 
     Raises:
@@ -233,7 +231,7 @@ def owner(settings: KafkaSettings, installation: str) -> str:
     return first
 
 
-def _write(settings: KafkaSettings, topic: str, installation: str) -> None:
+def _write(settings: KafkaConfig, topic: str, installation: str) -> None:
     errors: list[KafkaError | None] = []
     producer = Producer(settings.producer(), logger=log)
     producer.produce(topic, installation, partition=0, on_delivery=lambda error, _: errors.append(error))
@@ -241,7 +239,7 @@ def _write(settings: KafkaSettings, topic: str, installation: str) -> None:
         raise unavailable(errors[0] if errors else f"the topic {topic} could not be written in time")
 
 
-def _first_record(settings: KafkaSettings, topic: str) -> str | None:
+def _first_record(settings: KafkaConfig, topic: str) -> str | None:
     config = settings.client(group_id=topic, enable_partition_eof=True, enable_auto_commit=False)
     consumer = Consumer(config, logger=log)
     try:

@@ -30,7 +30,7 @@ from msgspec import Meta
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.ids import monotonic
 from tickwright.ports.log import NOWHERE, POSITION_UNREADABLE, Aborted, Batch, Committed, Doubt, Fenced, Outcome, Place
-from tickwright.transports.kafka.config import SHARDS_MAX, TRANSACTION_TIMEOUT_MS, KafkaSettings, log, unavailable
+from tickwright.transports.kafka.config import SHARDS_MAX, TRANSACTION_TIMEOUT_MS, KafkaConfig, log, unavailable
 from tickwright.transports.kafka.topics import POSITIONS, prepare_topics, translate
 
 # Where a relay's writing stands, as Kafka says it: the last committed record of the shard's own partition.
@@ -59,7 +59,7 @@ class _Position(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Position).decode
 
 
-def read_position(settings: KafkaSettings, shard: int) -> int | None:
+def read_position(settings: KafkaConfig, shard: int) -> int | None:
     """Return the number of the last batch that is in; ``None`` where the topic says nothing, or there is no topic.
 
     Reads committed records to the end of the partition. It is the truth about the past only after whoever wrote
@@ -183,7 +183,7 @@ class KafkaLog:
         KFK-2: after a doubt the producer is never used again.
     """
 
-    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+    def __init__(self, settings: KafkaConfig, topic: str) -> None:
         self._settings, self._topic = settings, topic
         self._session: _Session | None = None
         self._doubted: tuple[int, Committed] = (0, NOWHERE)
@@ -243,7 +243,7 @@ class KafkaLog:
 class _Session:
     """One producer from ``init_transactions`` to the first doubt, and its thread."""
 
-    def __init__(self, settings: KafkaSettings, shard: int) -> None:
+    def __init__(self, settings: KafkaConfig, shard: int) -> None:
         self._settings, self._shard = settings, shard
         self._producer: Producer | None = None
         self._topic, self._partitions = "", 0

@@ -1,8 +1,12 @@
 """Which store a URL means. Only a bucket needs the library that speaks to buckets, so only then it is loaded."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tickwright.ports.objects import ObjectStore, StoredObject
 from tickwright.transports.objectstore.locations import parse_place
 
 if TYPE_CHECKING:
@@ -30,3 +34,61 @@ def open_store(url: str, environment: Mapping[str, str]) -> "FolderStore | Bucke
     from tickwright.transports.objectstore.bucket import BucketStore
 
     return BucketStore(place, environment)
+
+
+class LazyObjects:
+    """A :class:`tickwright.ports.objects.LazyObjectStore`."""
+
+    def __init__(self, url: str, environment: Mapping[str, str]) -> None:
+        self._url, self._environment = url, environment
+        self._store: FolderStore | BucketStore | None = None
+        self._opening = asyncio.Lock()
+
+    async def opened(self) -> ObjectStore:
+        """Open it now."""
+        async with self._opening:
+            if self._store is None:
+                self._store = await asyncio.to_thread(open_store, self._url, self._environment)
+            return self._store
+
+    def address(self, key: str) -> str:
+        """Return where an object is, for people."""
+        return parse_place(self._url).address(key)
+
+    async def put_file(self, key: str, path: Path) -> int:
+        """Upload a file."""
+        return await (await self.opened()).put_file(key, path)
+
+    async def fetch_file(self, key: str, path: Path) -> int:
+        """Write an object into a new file."""
+        return await (await self.opened()).fetch_file(key, path)
+
+    async def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
+        """Give an object piece by piece."""
+        pieces = (await self.opened()).read(key, start)
+        try:
+            async for piece in pieces:
+                yield piece
+        finally:
+            await pieces.aclose()  # type: ignore[attr-defined]  # stores give generators
+
+    async def size(self, key: str) -> int | None:
+        """Return the bytes of an object."""
+        return await (await self.opened()).size(key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects."""
+        await (await self.opened()).delete(keys)
+
+    async def listing(self, prefix: str, limit: int) -> list[StoredObject]:
+        """Return objects below a prefix."""
+        return await (await self.opened()).listing(prefix, limit)
+
+    async def link(self, key: str, *, lasts: timedelta) -> str | None:
+        """Return a signed URL, where the store has one."""
+        return await (await self.opened()).link(key, lasts=lasts)
+
+    async def aclose(self) -> None:
+        """Close the store, if it was opened."""
+        if self._store is not None:
+            self._store.close()

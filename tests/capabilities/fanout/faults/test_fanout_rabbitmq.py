@@ -19,8 +19,8 @@ from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.transports.rabbitmq import RabbitTaskQueue, prepare
-from tickwright.transports.rabbitmq.topology import DELAYS_S, REDELIVERIES_MAX, FanoutNames
+from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
+from tickwright.transports.rabbitmq.topology import DELAYS_S, REDELIVERIES_MAX, FanoutNames, prepare
 
 SECOND = timedelta(seconds=1)
 

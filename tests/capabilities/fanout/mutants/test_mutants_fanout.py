@@ -27,15 +27,15 @@ from tickwright.capabilities.fanout.messages import MessageKeys, write_task
 from tickwright.capabilities.fanout.scheduler import publisher as publishing
 from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
 from tickwright.capabilities.fanout.scheduler.publisher import EntityOutcome, Publisher, read_lists, read_parties
+from tickwright.plugin.secrets import DeclaredSecrets
 from tickwright.ports.broker import Accepted
 from tickwright.ports.fanout import Begun, EntityWindow, Mark, MarkClaim, Run, RunStart
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
-from tickwright.process.secrets import DeclaredSecrets
-from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.topology import TASK_KEY
-from tickwright.transports.redis import RedisMarks
+from tickwright.transports.redis.claims import RedisMarks
 
 CODES = [f"E{number}" for number in range(5)]
 LEASE = timedelta(seconds=1)

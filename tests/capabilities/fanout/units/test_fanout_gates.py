@@ -1,9 +1,9 @@
 """What the environment says of modules: ``ENABLE_<MODULE>_POLLING``."""
 
 import pytest
+from tickwright.process.fanout import gates
 
 from tickwright.domain.errors import Rejected
-from tickwright.process.fanout import gates
 
 
 def test_any_module_has_a_flag_of_its_name() -> None:

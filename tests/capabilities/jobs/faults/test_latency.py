@@ -17,9 +17,10 @@ from kit.nodes import running, settings_of
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.jobs.handlers import make_handler
+from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.process.node import Node
@@ -49,7 +50,7 @@ def _program(ran: list[int]) -> Declarations:
         ran.append(job.id)
 
     program = Declarations()
-    program.brought.handlers.add(make_handler(TaskType("far", "python:far"), work))
+    program.registrations.of(HandlerRegistry).add(make_handler(TaskType("far", "python:far"), work))
     return program
 
 
@@ -105,7 +106,9 @@ async def test_a_worker_far_from_its_database_keeps_its_session_and_drains(
     """It works slowly under one session, its readiness and its row say why, and it leaves with nothing held."""
     ran: list[int] = []
     async with running(settings_of(proxy.rewrite(database_url), tmp_path, ""), _program(ran), "worker") as node:
-        await eventually_async(lambda: node.worker is not None and node.worker.last_tick_age_s() is not None)
+        await eventually_async(
+            lambda: node.get(JobWorker) is not None and node.get(JobWorker).last_tick_age_s() is not None
+        )
         token = node.session.token
         proxy.delay(each_way_s)
         job_id = await insert(other, "far")
@@ -128,13 +131,15 @@ async def test_a_claim_without_an_answer_costs_a_far_worker_no_session(
     """What it left is released at 1 s each way, twice, and the same session claims on."""
     ran: list[int] = []
     async with running(settings_of(proxy.rewrite(database_url), tmp_path, ""), _program(ran), "worker") as node:
-        await eventually_async(lambda: node.worker is not None and node.worker.last_tick_age_s() is not None)
-        assert node.worker is not None
+        await eventually_async(
+            lambda: node.get(JobWorker) is not None and node.get(JobWorker).last_tick_age_s() is not None
+        )
+        assert node.get(JobWorker) is not None
         token = node.session.token
         proxy.delay(1)
         for _ in range(2):
-            node.worker.gate.unsure = True
-            node.worker.claimer.wake()
+            node.get(JobWorker).gate.unsure = True
+            node.get(JobWorker).claimer.wake()
             job_id = await insert(other, "far")
             await eventually_async(lambda: job_id in ran, PATIENCE_S)  # noqa: B023
             assert node.session.token == token, "a settling costs the session"
@@ -146,7 +151,9 @@ async def test_a_database_that_is_too_far_is_named_and_nothing_is_lost(
     """At two seconds each way transactions time out in the server: no service crashes, and all is done afterwards."""
     ran: list[int] = []
     async with running(settings_of(proxy.rewrite(database_url), tmp_path, ""), _program(ran), "worker") as node:
-        await eventually_async(lambda: node.worker is not None and node.worker.last_tick_age_s() is not None)
+        await eventually_async(
+            lambda: node.get(JobWorker) is not None and node.get(JobWorker).last_tick_age_s() is not None
+        )
         proxy.delay(2)
         job_ids = [await insert(other, "far") for _ in range(5)]
         await eventually_async(lambda: RoundTrips.shortest_ms() >= 4000, PATIENCE_S)

@@ -135,8 +135,8 @@ def test_what_is_said_is_bounded_and_the_busiest_are_in() -> None:
     """A thousand types and partners with the longest names: below 32 kB, a hundred of each at most."""
     entries = {f"{n:050}": entry(f"{n:050}", n % 7) for n in range(1000)}
     entries["busy"] = entry("busy", 50)
-    counters = Counters(worker_of(entries))
-    counters.add(lambda: [Sample("tickwright_partner_calls_total", n, (f"{n:050}", "answered")) for n in range(1000)])
+    calls = [Sample("tickwright_partner_calls_total", n, (f"{n:050}", "answered")) for n in range(1000)]
+    counters = Counters(worker_of(entries), [lambda: calls])
     found = counters.say()
     assert len(json.dumps(found)) < 32_000
     assert next(iter(found["types"])) == "busy"
@@ -147,21 +147,19 @@ def test_what_is_said_is_bounded_and_the_busiest_are_in() -> None:
 
 def test_numbers_come_from_the_metrics_that_count_them() -> None:
     """Polls of every shard together, calls by partner, the relay's outcomes, runs; what has no part is not there."""
-    counters = Counters()
-    counters.add(
-        lambda: [
-            Sample("tickwright_polls_published_total", 2, ("0",)),
-            Sample("tickwright_polls_published_total", 3, ("1",)),
-            Sample("tickwright_polls_late_total", 1),
-            Sample("tickwright_partner_calls_total", 4, ("dhl", "throttled")),
-            Sample("tickwright_relay_messages_total", 6, ("published",)),
-            Sample("tickwright_fanout_tasks_total", 5, ("succeeded",)),
-            Sample("tickwright_fanout_tasks_total", 1, ("failed",)),
-            Sample("tickwright_fanout_tasks_total", 2, ("given_up",)),
-            Sample("tickwright_fanout_tasks_total", 9, ("superseded",)),
-            Sample("tickwright_relay_busy_destinations", 9),
-        ]
-    )
+    samples = [
+        Sample("tickwright_polls_published_total", 2, ("0",)),
+        Sample("tickwright_polls_published_total", 3, ("1",)),
+        Sample("tickwright_polls_late_total", 1),
+        Sample("tickwright_partner_calls_total", 4, ("dhl", "throttled")),
+        Sample("tickwright_relay_messages_total", 6, ("published",)),
+        Sample("tickwright_fanout_tasks_total", 5, ("succeeded",)),
+        Sample("tickwright_fanout_tasks_total", 1, ("failed",)),
+        Sample("tickwright_fanout_tasks_total", 2, ("given_up",)),
+        Sample("tickwright_fanout_tasks_total", 9, ("superseded",)),
+        Sample("tickwright_relay_busy_destinations", 9),
+    ]
+    counters = Counters(None, [lambda: samples])
     assert counters.say() == {
         "polls": {"published": 5, "answered": 0, "late": 1, "superseded": 0},
         "relay": {"published": 6},

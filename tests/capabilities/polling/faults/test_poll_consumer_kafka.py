@@ -34,12 +34,13 @@ from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer.courier import CourierRegistry, DeclaredPartner
 from tickwright.engine.session import WorkerSession
+from tickwright.plugin import Registrations
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
-from tickwright.process.registry import Brought
-from tickwright.process.settings import Bind, Settings
 from tickwright.store.pool import Pool
-from tickwright.transports.kafka import KafkaPollSource, poll_source
+from tickwright.transports.kafka import poll_source
 from tickwright.transports.kafka.poll_partition import Progress
+from tickwright.transports.kafka.poll_source import KafkaPollSource
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ async def test_relay_and_consumer_need_no_more_than_the_settings(world: PollWorl
     couriers.add(DeclaredPartner("acme", {}, ask))
     trackers = await hand_to_relay(world, 50)
     async with open_node(
-        settings, ["relay", "poll-consumer"], brought=Brought(couriers=couriers), any_port=True
+        settings, ["relay", "poll-consumer"], registrations=Registrations(couriers), any_port=True
     ) as node:
         running = asyncio.create_task(node.run(signals=False))
         await eventually_async(lambda: all_done(world.pool, trackers), 40)

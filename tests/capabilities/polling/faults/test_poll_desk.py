@@ -12,7 +12,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.polling.relay.admin import PollRelayAdmin, PollRelayView
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Leases
-from tickwright.transports.kafka import KafkaLog
+from tickwright.transports.kafka.transactions import KafkaLog
 
 LOOKS = 6
 STOOD = "SELECT stands_code, stands_since FROM tickwright.poll_relays"

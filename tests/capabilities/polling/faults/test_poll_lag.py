@@ -26,13 +26,13 @@ from tickwright.capabilities.polling.service import PollingService
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
 from tickwright.observe.alerts import RULES
+from tickwright.plugin import Registrations
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.views import Reason
 from tickwright.process.node import open_node
-from tickwright.process.registry import Brought
-from tickwright.process.settings import Bind, Settings
 from tickwright.store.pool import Pool
-from tickwright.transports.kafka import KafkaPollSource
 from tickwright.transports.kafka.poll_reader import Feed
+from tickwright.transports.kafka.poll_source import KafkaPollSource
 
 RULE = next(rule for rule in RULES if rule.name == "poll_group_lag")
 
@@ -205,7 +205,7 @@ async def test_the_page_of_a_process_has_what_relay_and_consumer_count(world: Po
     couriers.add(DeclaredPartner("acme", {}, ask))
     trackers = await hand_to_relay(world, 50)
     async with open_node(
-        settings, ["relay", "poll-consumer"], brought=Brought(couriers=couriers), any_port=True
+        settings, ["relay", "poll-consumer"], registrations=Registrations(couriers), any_port=True
     ) as node:
         running = asyncio.create_task(node.run(signals=False))
         await eventually_async(lambda: all_done(world.pool, trackers), 40)

@@ -18,7 +18,8 @@ from tickwright.domain.errors import Rejected
 from tickwright.engine.leases import Leases
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.log import Batch
-from tickwright.transports.kafka import KafkaLog, KafkaSettings
+from tickwright.transports.kafka.config import KafkaConfig
+from tickwright.transports.kafka.transactions import KafkaLog
 
 OPERATOR = Caller("ann", Role.OPERATOR)
 PUBLISHED = "relay.poll_batch_published"
@@ -165,17 +166,17 @@ async def test_two_sides_that_agree_are_left_alone(world: PollWorld) -> None:
 def test_an_option_that_a_promise_rests_on_is_refused(name: str) -> None:
     """Users bring TLS and passwords, and nothing else."""
     with pytest.raises(Rejected) as refused:
-        KafkaSettings("127.0.0.1:1", options={name: "1"}).check()
+        KafkaConfig("127.0.0.1:1", options={name: "1"}).check()
     assert refused.value.code == "kafka_unsafe_option"
-    KafkaSettings("127.0.0.1:1", options={"security.protocol": "SASL_SSL", "sasl.username": "u"}).check()
+    KafkaConfig("127.0.0.1:1", options={"security.protocol": "SASL_SSL", "sasl.username": "u"}).check()
 
 
 async def test_fewer_than_three_replicas_are_refused(kafka_server: KafkaServer, kafka_prefix: str) -> None:
     """By the settings, by a cluster that is too small, and by a topic that is there already."""
     with pytest.raises(Rejected) as refused:
-        KafkaSettings(kafka_server.url, replication=1).check()
+        KafkaConfig(kafka_server.url, replication=1).check()
     assert refused.value.code == "kafka_replication_unsafe"
-    terms = KafkaSettings(kafka_server.url, kafka_prefix)
+    terms = KafkaConfig(kafka_server.url, kafka_prefix)
     with pytest.raises(Rejected) as refused:
         await KafkaLog(terms, terms.topic("polls")).open(0)
     assert refused.value.code == "kafka_replication_unsafe"

@@ -24,8 +24,10 @@ from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Lease
 from tickwright.ports.log import Aborted, Batch, Committed, Doubt
 from tickwright.store.pool import Connection
-from tickwright.transports.kafka import KafkaLog, KafkaSettings, transactions
+from tickwright.transports.kafka import transactions
+from tickwright.transports.kafka.config import KafkaConfig
 from tickwright.transports.kafka.topics import prepare_topics
+from tickwright.transports.kafka.transactions import KafkaLog
 
 THAW = """
 WITH thawed AS (UPDATE tickwright.scheduler_outbox SET batch_no = NULL WHERE batch_no IS NOT NULL)
@@ -45,9 +47,7 @@ async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str)
 
 def random_transactional_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every producer has a name of its own, so that nobody is fenced."""
-    monkeypatch.setattr(
-        KafkaSettings, "transactional_id", lambda terms, shard: f"{terms.prefix}.{secrets.token_hex(4)}"
-    )
+    monkeypatch.setattr(KafkaConfig, "transactional_id", lambda terms, shard: f"{terms.prefix}.{secrets.token_hex(4)}")
 
 
 def position_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

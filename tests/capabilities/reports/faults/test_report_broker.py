@@ -20,10 +20,10 @@ from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
 from tickwright.capabilities.reports.requests.messages import Routes
+from tickwright.plugin import Registrations
+from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
-from tickwright.process.registry import Brought
-from tickwright.process.settings import Bind, Settings
-from tickwright.transports.rabbitmq import ReportExchanges, ReportNames
+from tickwright.transports.rabbitmq.topology import ReportExchanges, ReportNames
 
 
 class Calls:
@@ -58,9 +58,9 @@ async def node(
         world = await stack.enter_async_context(
             report_world(url, folder, redis.url, routes=routes, redis_prefix=prefix)
         )
-        brought = Brought(listeners=functions_of(functions(calls.wait)))
+        registrations = Registrations(functions_of(functions(calls.wait)))
         made = await stack.enter_async_context(
-            open_node(settings, ("relay", "report-listener"), brought=brought, any_port=True)
+            open_node(settings, ("relay", "report-listener"), registrations=registrations, any_port=True)
         )
         running = asyncio.create_task(made.run(signals=False))
         try:

@@ -33,8 +33,8 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import PartKey, Put, PutAnswer
-from tickwright.transports.redis import RedisParts
 from tickwright.transports.redis.connection import Script
+from tickwright.transports.redis.report_parts import RedisParts
 
 BRIEF = timedelta(milliseconds=60)
 CHECKS = (check_counted_once, check_always_a_life, check_epochs_never_meet)

@@ -20,11 +20,12 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused
-from tickwright.transports.rabbitmq import RabbitBroker, RabbitTaskQueue, ReportExchanges, ReportNames, examine, prepare
 from tickwright.transports.rabbitmq import dead_letters as module
+from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 from tickwright.transports.rabbitmq.forwarding import Copy, Forwarder
-from tickwright.transports.rabbitmq.topology import REDELIVERIES_MAX
+from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
+from tickwright.transports.rabbitmq.topology import REDELIVERIES_MAX, ReportExchanges, ReportNames, examine, prepare
 
 SECOND = timedelta(seconds=1)
 

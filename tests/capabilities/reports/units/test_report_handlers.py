@@ -10,7 +10,7 @@ import pytest
 
 import tickwright
 from tickwright import Rejected, ReportRequest, Row, Tickwright
-from tickwright.capabilities.reports.handlers import with_declared
+from tickwright.capabilities.reports.handlers import ListenerRegistry, ReportRegistry, with_declared
 from tickwright.capabilities.reports.types.schema import check_definition
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column, Source
@@ -114,7 +114,7 @@ def test_a_listener_with_more_arguments_may_have_them_filled() -> None:
     app = Tickwright()
     filled = partial(_two, more=1)
     assert app.listener("users")(filled) is filled
-    assert [one.name for one in app.brought.listeners.all()] == ["users"]
+    assert [one.name for one in app.registrations.of(ListenerRegistry).all()] == ["users"]
 
 
 def test_a_wrong_listener_is_refused_with_every_mistake() -> None:
@@ -146,8 +146,8 @@ def test_a_report_takes_what_the_program_says_of_its_listeners() -> None:
 
     app.listener("users", source="plt_user", attempts=5, timeout="1m", columns={"id": "BIGINT"})(users)
     app.listener("rates", source="c", attempts=7)(users)
-    [declared] = app.brought.reports.all()
-    plan = check_definition(declared.name, with_declared(declared.table, app.brought.listeners))
+    [declared] = app.registrations.of(ReportRegistry).all()
+    plan = check_definition(declared.name, with_declared(declared.table, app.registrations.of(ListenerRegistry)))
     told = {one.name: (one.kind, one.source, one.attempts, one.timeout_ms, one.columns) for one in plan.listeners}
     assert told == {
         "users": ("function", "plt_user", 5, 9_000, {"id": "BIGINT"}),
@@ -164,7 +164,8 @@ def test_a_report_in_stages_names_listeners_only() -> None:
     app.report("b", listeners=["users"])(lambda: None)
     app.listener("rates", attempts=2)(users)
     first, second = (
-        check_definition(one.name, with_declared(one.table, app.brought.listeners)) for one in app.brought.reports.all()
+        check_definition(one.name, with_declared(one.table, app.registrations.of(ListenerRegistry)))
+        for one in app.registrations.of(ReportRegistry).all()
     )
     assert [(one.name, one.stage, one.attempts) for one in first.listeners] == [("users", 1, 3), ("rates", 2, 2)]
     assert second.merge == "FROM users"

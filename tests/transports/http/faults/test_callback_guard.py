@@ -11,7 +11,7 @@ import pytest
 from kit.certificates import Authority
 from kit.receivers import NOBODY, TARGETS, HttpReceiver, ScriptedResolver
 from tickwright.ports.broker import Accepted, Message, Refused
-from tickwright.transports.http import HttpBroker
+from tickwright.transports.http.broker import HttpBroker
 
 SHORT = timedelta(seconds=0.4)
 

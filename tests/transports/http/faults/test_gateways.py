@@ -12,7 +12,7 @@ from standardwebhooks import Webhook
 from kit.receivers import NOBODY, TARGETS, Gateway, RawServer, ScriptedResolver, read_request
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
-from tickwright.transports.websocket import WebSocketBroker
+from tickwright.transports.websocket.broker import WebSocketBroker
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
 SECRET = "whsec_" + "bm5ubm5ubm5ubm5ubm5ubm5ubm5ubm5u"

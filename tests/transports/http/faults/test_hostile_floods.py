@@ -23,8 +23,8 @@ from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, H
 from tickwright.outbound import BoundedHead, GuardedSessions
 from tickwright.outbound.connector import BoundedTls, bounded, system_trust
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
-from tickwright.transports.http import HttpBroker
-from tickwright.transports.websocket import WebSocketBroker
+from tickwright.transports.http.broker import HttpBroker
+from tickwright.transports.websocket.broker import WebSocketBroker
 from tickwright.transports.websocket.connection import FRAMES_PER_TURN, FRAMES_SPARE_MAX, Link
 
 CHUNK = 64 * 1024

@@ -22,7 +22,7 @@ from kit.receivers import (
 from kit.tcp_proxy import TcpProxy
 from tickwright.domain.masking import masked_text
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.transports.http import HttpBroker
+from tickwright.transports.http.broker import HttpBroker
 
 SHORT = timedelta(seconds=0.4)
 ENOUGH = timedelta(seconds=60)

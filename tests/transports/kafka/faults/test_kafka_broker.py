@@ -14,8 +14,9 @@ from kit.kafka_polls import set_topic
 from kit.kafka_topics import leaders_of, make_again_elsewhere, make_topics, raise_epoch
 from kit.waiting import eventually, eventually_async
 from tickwright.ports.broker import Accepted, Message, Outcome
-from tickwright.transports.kafka import KafkaBroker, KafkaSettings
 from tickwright.transports.kafka import producer as link
+from tickwright.transports.kafka.broker import KafkaBroker
+from tickwright.transports.kafka.config import KafkaConfig
 
 LARGE = b"y" * 400_000
 
@@ -28,7 +29,7 @@ def message(topic: str, number: int, body: bytes = b"{}", within_s: float = 20) 
 @pytest.fixture
 async def broker(kafka_cluster: KafkaServer) -> AsyncIterator[KafkaBroker]:
     """A broker on three nodes that the test may kill."""
-    made = KafkaBroker(KafkaSettings(kafka_cluster.url))
+    made = KafkaBroker(KafkaConfig(kafka_cluster.url))
     yield made
     await made.aclose()
 
@@ -66,7 +67,7 @@ async def test_a_topic_that_is_made_again_under_another_leader_is_written_to(
     """The library believes the former leader; another producer takes over, and other topics lose nothing by it."""
     monkeypatch.setattr(link, "MESSAGE_TIMEOUT_MS", 5000)
     await asyncio.to_thread(make_topics, kafka_cluster.url, {"again": [[1, 2, 3]], "other": [[1, 2, 3]]})
-    broker = KafkaBroker(KafkaSettings(kafka_cluster.url))
+    broker = KafkaBroker(KafkaConfig(kafka_cluster.url))
     over, others = asyncio.Event(), list[Outcome]()
 
     async def write_others() -> None:
@@ -93,7 +94,7 @@ async def test_small_records_to_a_topic_that_takes_no_large_sets_are_taken(kafka
     topic = f"small-{uuid4().hex}"
     await asyncio.to_thread(make_topics, kafka_server.url, {topic: [[1]]})
     await asyncio.to_thread(set_topic, kafka_server.url, topic, "max.message.bytes", "20000")
-    broker = KafkaBroker(KafkaSettings(kafka_server.url))
+    broker = KafkaBroker(KafkaConfig(kafka_server.url))
     batch = [message(topic, number, token_bytes(1000)) for number in range(300)]
     batch[100] = message(topic, 100, token_bytes(30_000))
     outcomes = await broker.publish_many(batch)

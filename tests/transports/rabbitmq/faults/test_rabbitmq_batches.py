@@ -13,9 +13,8 @@ from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.transports.rabbitmq import RabbitBroker
 from tickwright.transports.rabbitmq import channel as route
-from tickwright.transports.rabbitmq.broker import WINDOW
+from tickwright.transports.rabbitmq.broker import WINDOW, RabbitBroker
 
 
 @pytest.fixture(autouse=True)

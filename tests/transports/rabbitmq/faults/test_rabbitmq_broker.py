@@ -12,7 +12,7 @@ from aiormq.abc import FieldValue
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.rabbitmq.broker import RabbitBroker
 
 
 @pytest.fixture

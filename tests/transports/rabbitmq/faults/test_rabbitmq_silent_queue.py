@@ -20,9 +20,8 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.engine.outbox.relay import LANE_RETRY, RETRY
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.transports.rabbitmq import RabbitBroker
 from tickwright.transports.rabbitmq import raw_connection as wire
-from tickwright.transports.rabbitmq.broker import WINDOW
+from tickwright.transports.rabbitmq.broker import WINDOW, RabbitBroker
 from tickwright.transports.rabbitmq.forwarding import Forwarder, copy_of
 from tickwright.transports.rabbitmq.stalled_destinations import StalledDestinations
 from tickwright.transports.rabbitmq.topology import FanoutNames

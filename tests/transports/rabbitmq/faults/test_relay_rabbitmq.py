@@ -15,7 +15,7 @@ from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message, Refused
-from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.channel import ExchangeChannel, content_header
 
 KEYS = 7

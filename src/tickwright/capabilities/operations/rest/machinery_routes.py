@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
-from tickwright.api.context import ApiContext
 from tickwright.capabilities.operations.machinery import OperatorDesk
 from tickwright.capabilities.operations.views import (
     AcknowledgeRequest,
@@ -23,6 +22,7 @@ from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Page
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import Id, answer, answers, takes
+from tickwright.store.pool import Pool
 
 JobName = Annotated[str, Path(min_length=1, max_length=200)]
 STRUCTS = (
@@ -31,10 +31,10 @@ STRUCTS = (
 )  # fmt: skip
 
 
-def desk_routes(context: ApiContext, gate: Gate) -> APIRouter:
+def desk_routes(pool: Pool, gate: Gate) -> APIRouter:
     """Return every route of the operators' desk."""
     router = APIRouter(tags=["operations"])
-    desk = OperatorDesk(context.pool)
+    desk = OperatorDesk(pool)
     _workers(router, desk, gate)
     _outbox(router, desk, gate)
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]

@@ -1,4 +1,4 @@
-"""The routes that belong to no capability: what lives, what happened, and the keys."""
+"""The REST routes of workers, alerts, the outbox, the audit trail and API keys."""
 
 from typing import Annotated, Literal
 
@@ -6,9 +6,8 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
-from tickwright.api.auth import Authenticator
-from tickwright.api.context import ApiContext
-from tickwright.capabilities.operations.listings import AuditQuery
+from tickwright.capabilities.operations.keys import ApiKeys
+from tickwright.capabilities.operations.listings import AuditQuery, Operations
 from tickwright.capabilities.operations.views import (
     AlertView,
     AuditView,
@@ -19,31 +18,11 @@ from tickwright.capabilities.operations.views import (
     RotateKeyRequest,
     WorkerView,
 )
-from tickwright.capabilities.polling.relay.admin import (
-    PollPartitionView,
-    PollRelayView,
-    ReconcileRequest,
-    ReconcileView,
-    poll_partitions,
-)
 from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Page
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import Cursor, Id, Limit, answer, answers, takes
-
-
-class HealthView(msgspec.Struct):
-    """That the process answers; nothing else."""
-
-    status: str
-
-
-class ReadyView(msgspec.Struct):
-    """Whether the process can work, and what was asked."""
-
-    ready: bool
-    checks: dict[str, str]
 
 
 class DrainView(msgspec.Struct):
@@ -54,39 +33,14 @@ class DrainView(msgspec.Struct):
 
 
 STRUCTS = (
-    DrainView, HealthView, KeyRequest, KeyView, NewKeyView, Page[AlertView], Page[AuditView], Page[KeyView],
-    Page[OutboxView], Page[PollPartitionView], Page[PollRelayView], Page[WorkerView], ReadyView,
-    ReconcileRequest, ReconcileView, RotateKeyRequest,
+    DrainView, KeyRequest, KeyView, NewKeyView, Page[AlertView], Page[AuditView], Page[KeyView],
+    Page[OutboxView], Page[WorkerView], RotateKeyRequest,
 )  # fmt: skip
 
 
-def open_routes(context: ApiContext) -> APIRouter:
-    """Return the routes that need no key: they say whether the process lives and works, and its counters."""
-    router = APIRouter(tags=["process"])
-
-    @router.get("/healthz", **answers(HealthView))
-    async def healthz() -> Response:
-        """Say that the process answers."""
-        return answer(HealthView("ok"))
-
-    @router.get("/readyz", **answers(ReadyView, 200, 503))
-    async def readyz() -> Response:
-        """Say whether the database answers and the loops turn; 503 when not."""
-        state = await context.readiness()
-        return answer(ReadyView(state.ready, dict(state.checks)), 200 if state.ready else 503)
-
-    @router.get("/metrics", responses={200: {"description": "Prometheus", "content": {"text/plain": {}}}})
-    async def metrics() -> Response:
-        """Return the counters of this process as Prometheus text."""
-        return Response(context.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    return router
-
-
-def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
+def operation_routes(operations: Operations, gate: Gate) -> APIRouter:
     """Return what operators look at."""
     router = APIRouter(tags=["operations"])
-    operations = context.operations
     viewer = [Depends(gate.allow(Role.VIEWER))]
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
 
@@ -101,14 +55,12 @@ def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
         await operations.drain(worker, caller=caller)
         return answer(DrainView(worker, "requested"), 202)
 
-    _listings(router, context, gate)
+    _listings(router, operations, gate)
     return router
 
 
-def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
-    operations = context.operations
+def _listings(router: APIRouter, operations: Operations, gate: Gate) -> None:
     viewer = [Depends(gate.allow(Role.VIEWER))]
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
 
     @router.get("/v1/alerts", dependencies=viewer, **answers(Page[AlertView]))
     async def list_alerts(
@@ -123,22 +75,6 @@ def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
     ) -> Response:
         """List messages that wait for the relay, newest first; without their payloads."""
         return answer(await operations.outbox(destination=destination, cursor=cursor, limit=limit))
-
-    @router.get("/v1/outbox/polls", dependencies=viewer, **answers(Page[PollRelayView]))
-    async def list_poll_relays() -> Response:
-        """List the relays of polls: what waits, what is published, and whether the topic agrees."""
-        return answer(Page(await context.polls.list()))
-
-    @router.get("/v1/outbox/polls/partitions", dependencies=viewer, **answers(Page[PollPartitionView]))
-    async def list_poll_partitions() -> Response:
-        """List the partitions that polls went to: where they end, how far the consumers are, and who reads them."""
-        return answer(Page(await poll_partitions(context.pool)))
-
-    @router.post("/v1/outbox/polls/reconcile", **answers(ReconcileView), **takes(ReconcileRequest, required=False))
-    async def reconcile_polls(request: Request, caller: operator) -> Response:
-        """Make the topic and the database agree where a relay stands; without `apply` only say what would be done."""
-        body = await gate.read(request, ReconcileRequest, default=ReconcileRequest())
-        return answer(await context.polls.reconcile(body, caller=caller))
 
     @router.get("/v1/audit", dependencies=viewer, **answers(Page[AuditView]))
     async def list_audit(
@@ -157,10 +93,9 @@ def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
         return answer(await operations.audit(query))
 
 
-def key_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIRouter:
+def key_routes(keys: ApiKeys, gate: Gate) -> APIRouter:
     """Return the management of API keys, for admins."""
     router = APIRouter(tags=["keys"])
-    keys = context.operations.keys
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
 
     @router.get("/v1/keys", dependencies=[Depends(gate.allow(Role.ADMIN))], **answers(Page[KeyView]))
@@ -186,14 +121,14 @@ def key_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIRoute
         overlap = parse_duration(body.overlap, field="overlap")
         expires_in = None if body.expires_in is None else parse_duration(body.expires_in, field="expires_in")
         made = await keys.rotate(key_id, caller=caller, overlap=overlap, expires_in=expires_in)
-        auth.forget()
+        gate.forget_keys()
         return answer(made, 201)
 
     @router.post("/v1/keys/{key_id}/revoke", **answers(KeyView))
     async def revoke_key(key_id: Id, caller: admin) -> Response:
         """Refuse a key from now on; every other replica does within a second."""
         revoked = await keys.revoke(key_id, caller=caller)
-        auth.forget()
+        gate.forget_keys()
         return answer(revoked)
 
     return router

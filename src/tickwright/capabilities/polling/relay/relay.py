@@ -20,7 +20,7 @@ unavailable: after an outage a tracker is polled once, and the outbox stays boun
 Without Kafka the same loop moves released rows into the queue inside PostgreSQL, one transaction each time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -34,6 +34,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.leases import Lease, LeasedService, Leases
+from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.log import NOWHERE, Aborted, Batch, Committed, Doubt, Fenced, Outcome, PositionedLog
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -409,3 +410,25 @@ class PollRelay(LeasedService):
     async def _pause(self) -> None:
         self._failures += 1
         await self.rest(RETRY.delay(self._failures, random_unit()).total_seconds())
+
+
+def relays_source(relays: Sequence[PollRelay]) -> Source:
+    """Return a source for the counters of the polls' relays."""
+
+    def read() -> Sequence[Sample]:
+        samples = []
+        for relay in relays:
+            counters, shard = relay.counters, str(relay.shard)
+            samples += [
+                Sample("tickwright_polls_published_total", counters.published, (shard,)),
+                Sample("tickwright_poll_relay_superseded_total", counters.superseded, (shard,)),
+                Sample("tickwright_poll_batches_total", counters.batches, (shard, "published")),
+                Sample("tickwright_poll_batches_total", counters.aborted, (shard, "aborted")),
+                Sample("tickwright_poll_batches_total", counters.doubts, (shard, "doubt")),
+                Sample("tickwright_poll_batches_total", counters.fenced, (shard, "fenced")),
+                Sample("tickwright_poll_relay_opens_total", counters.opened, (shard,)),
+                Sample("tickwright_poll_relay_stands", float(relay.refusal is not None), (shard,)),
+            ]
+        return samples
+
+    return read

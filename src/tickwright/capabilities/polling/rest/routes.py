@@ -20,6 +20,14 @@ from tickwright.capabilities.polling.partners import (
     StoredPartner,
     WaitingPolls,
 )
+from tickwright.capabilities.polling.relay.admin import (
+    PollPartitionView,
+    PollRelayAdmin,
+    PollRelayView,
+    ReconcileRequest,
+    ReconcileView,
+    poll_partitions,
+)
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.trackers.accounts import (
     AccountDetail,
@@ -58,14 +66,16 @@ from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation, Page
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, answer, answers, instant_of, takes
+from tickwright.store.pool import Pool
 
 CSV = "text/csv"
 STRUCTS: tuple[Any, ...] = (
-    AccountChange, AccountDetail, AccountLine, AccountLoad, AccountRequest, AccountView, BreakerNow, Budget, CallCounts,
-    EndedTracker, EventOutcome, EventRequest, Explanation, FreshSeries, HeatCell, ImportResult, LoadPreview,
-    Page[AccountLine], Page[PartnerView], Page[SliceView], Page[TrackerView], PartnerFigures, PartnerLoad,
-    PartnerView, PreviewRequest, QuietNow, Quota, RegisteredTracker, Replay, ReplayRequest, Share, SliceHeat,
-    SliceView, StoredAccount, StoredPartner, TrackerDetail, TrackerRequest, TrackerView, WaitingPolls, WholeLoad,
+    AccountChange, AccountDetail, AccountLine, AccountLoad, AccountRequest, AccountView, BreakerNow, Budget,
+    CallCounts, EndedTracker, EventOutcome, EventRequest, Explanation, FreshSeries, HeatCell, ImportResult,
+    LoadPreview, Page[AccountLine], Page[PartnerView], Page[PollPartitionView], Page[PollRelayView], Page[SliceView],
+    Page[TrackerView], PartnerFigures, PartnerLoad, PartnerView, PreviewRequest, QuietNow, Quota, ReconcileRequest,
+    ReconcileView, RegisteredTracker, Replay, ReplayRequest, Share, SliceHeat, SliceView, StoredAccount, StoredPartner,
+    TrackerDetail, TrackerRequest, TrackerView, WaitingPolls, WholeLoad,
 )  # fmt: skip
 
 
@@ -350,3 +360,28 @@ def slice_routes(router: APIRouter, service: PollingService, gate: Gate) -> None
             topic_lost=body.topic_lost,
         )
         return answer(done)
+
+
+def relay_routes(pool: Pool, relays: PollRelayAdmin, gate: Gate) -> APIRouter:
+    """Return the routes of the relays of polls, which stand with the outbox."""
+    router = APIRouter(tags=["operations"])
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.get("/v1/outbox/polls", dependencies=viewer, **answers(Page[PollRelayView]))
+    async def list_poll_relays() -> Response:
+        """List the relays of polls: what waits, what is published, and whether the topic agrees."""
+        return answer(Page(await relays.list()))
+
+    @router.get("/v1/outbox/polls/partitions", dependencies=viewer, **answers(Page[PollPartitionView]))
+    async def list_poll_partitions() -> Response:
+        """List the partitions that polls went to: where they end, how far the consumers are, and who reads them."""
+        return answer(Page(await poll_partitions(pool)))
+
+    @router.post("/v1/outbox/polls/reconcile", **answers(ReconcileView), **takes(ReconcileRequest, required=False))
+    async def reconcile_polls(request: Request, caller: operator) -> Response:
+        """Make the topic and the database agree where a relay stands; without `apply` only say what would be done."""
+        body = await gate.read(request, ReconcileRequest, default=ReconcileRequest())
+        return answer(await relays.reconcile(body, caller=caller))
+
+    return router

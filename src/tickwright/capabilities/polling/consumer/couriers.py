@@ -1,4 +1,4 @@
-"""Partners in one process: who asks them, what they allow, and the consumer that calls them."""
+"""The couriers of one process: for each partner a function of the program, or what its settings say of HTTP."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,40 +6,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from tickwright.capabilities.polling.consumer.consumer import PollConsumer, consumer_source
 from tickwright.capabilities.polling.consumer.courier import Courier, CourierRegistry
 from tickwright.capabilities.polling.consumer.http_courier import PLACE, HttpSchema, read_http
-from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, QueueSource
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import destination_of
-from tickwright.engine.session import WorkerSession
 from tickwright.observe.logs import know_secret
-from tickwright.observe.metrics import Source
-from tickwright.partners import PartnerContract, PartnerSettings
-from tickwright.partners.settings import as_json
-from tickwright.partners.store import declare_partner, put_partner
+from tickwright.partners import PartnerSettings
+from tickwright.plugin import Settings
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import Service
-from tickwright.process.brokers import poll_events, poll_source
-from tickwright.process.settings import Settings
-from tickwright.store.pool import Pool
 
 if TYPE_CHECKING:
     from tickwright.capabilities.polling.consumer.http_courier import HttpCourier
 
 CONNECTIONS_MAX = 256
 READ_AGAIN_S = 10.0
-
-_log = structlog.get_logger("tickwright.process")
-
-
-async def register_partners(pool: Pool, couriers: CourierRegistry, from_file: Mapping[str, Mapping[str, Any]]) -> None:
-    """Register what the program brings where nobody has set it up, and set what the TOML file says."""
-    for partner in couriers.all():
-        await declare_partner(pool, partner.name, as_json(partner.settings))
-    for name, table in from_file.items():
-        if await put_partner(pool, name, as_json(table)):
-            _log.info("partner.set", name=name)
+_log = structlog.get_logger("tickwright.polling")
 
 
 class _Made(NamedTuple):
@@ -117,23 +98,3 @@ class Couriers:
                 await made.courier.aclose()
         if self._closing:
             await asyncio.wait(self._closing)
-
-
-def build_consumer(
-    settings: Settings, pool: Pool, session: WorkerSession, contract: PartnerContract, couriers: Couriers
-) -> tuple[list[Service], list[Source]]:
-    """Return the services of a consumer in the order of their start, and what their metrics are read from."""
-    session.facts["partners"] = couriers.names()
-    source, queue = poll_source(settings, pool, session), QueueSource(pool, session)
-    consumer = PollConsumer(
-        pool,
-        session,
-        queue if source is None else QueueBesideLog(queue, source),
-        contract,
-        couriers.of,
-        destination=poll_events(settings),
-        calls_max=settings.concurrency,
-    )
-    if source is None:
-        return [consumer], [consumer_source(consumer)]
-    return [source, consumer], [consumer_source(consumer), source.samples]

@@ -7,20 +7,15 @@ No other user of the machine reads it.
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tickwright.domain.errors import Unavailable
-from tickwright.process.settings import Settings
 from tickwright.transports.objectstore.folder import PRIVATE_FOLDER, incoming, sweep
 
 LOCKS = "locks"
-
-
-def work_place(settings: Settings) -> Path:
-    """Return where the folders of all processes are; nothing else is in it, for what has no owner there is removed."""
-    return (settings.report_folder or settings.home_folder / "reports") / "work"
 
 
 @contextmanager
@@ -44,22 +39,34 @@ def work_folder(place: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-@asynccontextmanager
-async def open_work_folder(settings: Settings) -> AsyncIterator[Path]:
-    """Do the same at the place that the settings say, without holding up the loop: what dead ones left may be much.
+class LazyFolder:
+    """A :class:`tickwright.ports.objects.WorkFolder`.
 
-    Raises:
-        Unavailable: ``no_space``. Retry when there is room, or permission.
+    Args:
+        place: Where the work folders of all processes are.
     """
-    place, folders = work_place(settings), ExitStack()
-    try:
-        folder = await asyncio.to_thread(folders.enter_context, work_folder(place))
-    except OSError as error:
-        raise Unavailable("no_space", f"no folder can be made in {place}: {error.strerror}") from error
-    try:
-        yield folder
-    finally:
-        await asyncio.to_thread(folders.close)
+
+    def __init__(self, place: Path) -> None:
+        self._place, self._folders, self._making = place, ExitStack(), threading.Lock()
+        self._path: Path | None = None
+
+    def path(self) -> Path:
+        """Return the folder; the first call makes it."""
+        with self._making:
+            if self._path is None:
+                self._path = self._folders.enter_context(work_folder(self._place))
+            return self._path
+
+    async def opened(self) -> Path:
+        """Do the same without blocking the event loop: dead processes may have left much."""
+        try:
+            return await asyncio.to_thread(self.path)
+        except OSError as error:
+            raise Unavailable("no_space", f"no folder can be made in {self._place}: {error.strerror}") from error
+
+    async def aclose(self) -> None:
+        """Remove it."""
+        await asyncio.to_thread(self._folders.close)
 
 
 def _remove_dead(place: Path, locks: Path) -> None:

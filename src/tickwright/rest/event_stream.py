@@ -8,14 +8,14 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tickwright.capabilities.operations.overview.snapshot import Subscriber
 from tickwright.rest.listener import TRANSPORT
 
+STREAM = "/v1/stream"
 UNREAD_S = 5.0
 QUIET_S = 5.0
 BUFFER_BYTES = 65_536
@@ -25,6 +25,19 @@ _HEADERS = {
     "x-accel-buffering": "no",  # nginx would collect what is small
     "content-type": "text/event-stream; charset=utf-8",
 }
+
+
+class Subscriber(Protocol):
+    """One end of a subscription."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes."""
+        ...
+
+    async def next(self, within_s: float) -> bytes | None:
+        """Return the next message; ``None`` when there was none in time, or it is over."""
+        ...
 
 
 class EventStream(Response):

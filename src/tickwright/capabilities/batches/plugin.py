@@ -1,0 +1,170 @@
+"""The plugin of batches and campaigns: a producer, consumers and a checker of executions."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from tickwright.plugin import Context, Plugin, Registrations, SettingsPart
+from tickwright.plugin.contract import PROGRAM
+from tickwright.plugin.settings import Duration
+from tickwright.ports.audiences import AudienceFiles
+from tickwright.ports.broker import TargetCheck
+from tickwright.ports.objects import LazyObjectStore, WorkFolder
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from tickwright.capabilities.batches.definitions.batches import Batches
+    from tickwright.ports.session import Reclaim
+    from tickwright.rest.gate import Gate
+
+CONSUMER = "campaign-consumer"
+
+
+class BatchesSettings(SettingsPart):
+    """Of consumers and of the producer's lease.
+
+    Attributes:
+        campaign_concurrency: Chunks of executions that one consumer works at once, 1 to 64; and one more, of a batch
+            that has none there.
+        lock_at_most_for: Length of the producer's lease: another one takes over so long after a crash. 2 s to 1 h.
+        lock_at_least_for: For so long after it was taken no other process takes it, although it is released.
+    """
+
+    campaign_concurrency: Annotated[int, Field(ge=1, le=64)] = 2
+    lock_at_most_for: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(hours=1))] = timedelta(seconds=20)
+    lock_at_least_for: Annotated[Duration, Field(ge=timedelta(), le=timedelta(hours=1))] = timedelta()
+
+    def contradictions(self) -> list[str]:
+        """Return what is wrong with the two bounds of the lease together."""
+        if self.lock_at_least_for > self.lock_at_most_for:
+            return ["TICKWRIGHT_LOCK_AT_LEAST_FOR: at most TICKWRIGHT_LOCK_AT_MOST_FOR"]
+        return []
+
+
+class BatchesPlugin(Plugin):
+    """Work over large audiences, in chunks."""
+
+    name = "batches"
+    roles = (CONSUMER,)
+    settings = BatchesSettings
+
+    def provide(self, context: Context) -> None:
+        """Offer the service for callers, and the audiences that this process can read."""
+        from tickwright.capabilities.batches.audience.audience import Audiences
+        from tickwright.capabilities.batches.service import CampaignsService
+        from tickwright.sources.named import Sources
+
+        ports = context.ports
+        ports.offer(Audiences, lambda: Audiences(ports.get(Sources), ports.get(AudienceFiles)))
+        ports.offer(
+            CampaignsService, lambda: CampaignsService(context.pool, ports.get(Audiences), ports.get(TargetCheck))
+        )
+
+    async def declare(self, context: Context) -> None:
+        """Register the program's batches where no operator has set them up."""
+        from tickwright.capabilities.batches.service import CampaignsService
+
+        await declare_batches(context.ports.get(CampaignsService).programs, context.registrations)
+
+    def reclaim(self, context: Context) -> Sequence["Reclaim"]:
+        """Release the chunks that a lost session claimed."""
+        from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
+
+        return (ChunksStore(context.pool).reclaim,)
+
+    async def start(self, context: Context) -> None:
+        """Add the loops of the scheduler, and the consumer."""
+        if "scheduler" in context.roles:
+            self._add_loops(context)
+        if CONSUMER in context.roles:
+            await self._add_consumer(context)
+
+    def _add_loops(self, context: Context) -> None:
+        """Add the producer, the checker and retention.
+
+        The settings of the lease are the producer's alone: two checkers at once would do no harm, and none for hours
+        would.
+        """
+        from tickwright.capabilities.batches.executions.checker import Checker, scheduler_source
+        from tickwright.capabilities.batches.executions.consumer import CHANNEL
+        from tickwright.capabilities.batches.executions.producer import Producer
+        from tickwright.capabilities.batches.retention import Upkeep
+        from tickwright.domain.leases import LeaseTerms
+        from tickwright.engine.leased_loop import TERMS, LeasedRounds
+        from tickwright.engine.leases import Leases
+        from tickwright.engine.retention import TERMS as UPKEEP
+        from tickwright.engine.wakeup import WakeupListener
+
+        mine, leases = context.settings.part(BatchesSettings), context.ports.get(Leases)
+        wakeups = WakeupListener("batch-news", context.direct_url, CHANNEL)
+        ttl = mine.lock_at_most_for
+        locked = LeaseTerms(ttl, min(timedelta(seconds=3), ttl / 4), mine.lock_at_least_for)
+        rest_max_s = min(5.0, ttl.total_seconds() / 4)
+        producer, checker, woken = Producer(), Checker(), wakeups.subscribe
+        context.run(wakeups)
+        context.run_leased(
+            LeasedRounds(
+                "campaign-producer", leases, producer.round, terms=locked, wakeup=woken(), rest_max_s=rest_max_s
+            ),
+            LeasedRounds("campaign-checker", leases, checker.round, terms=TERMS, wakeup=woken()),
+            LeasedRounds("campaign-upkeep", leases, Upkeep().round, terms=UPKEEP, rest_max_s=30),
+        )
+        context.count(scheduler_source(producer, checker))
+
+    async def _add_consumer(self, context: Context) -> None:
+        """Add the consumer of executions.
+
+        Raises:
+            Rejected: ``invalid_object_store``, ``object_store_refused``. Permanent.
+            Unavailable: ``object_store_unavailable``, ``no_space``. Retry.
+        """
+        from tickwright.capabilities.batches.audience.audience import Audiences
+        from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
+        from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer, consumer_source
+        from tickwright.capabilities.batches.executions.process_works import ProcessWorks
+        from tickwright.capabilities.batches.executions.work import BatchRegistry
+        from tickwright.engine.session import WorkerSession
+        from tickwright.engine.wakeup import WakeupListener
+        from tickwright.sources.named import Sources
+
+        ports, at_once = context.ports, context.settings.part(BatchesSettings).campaign_concurrency
+        await ports.get(LazyObjectStore).opened()
+        await ports.get(WorkFolder).opened()
+        works = ProcessWorks(ports.get(Sources), ports.get(Audiences), context.registrations.of(BatchRegistry))
+        wakeups = WakeupListener("batch-hearing", context.direct_url, CHANNEL)
+        context.facts["batches"] = list(works.served())
+        session = ports.get(WorkerSession)
+        consumer = BatchConsumer(ChunksStore(context.pool), session, wakeups, works, at_once=at_once)
+        context.run(wakeups, consumer)
+        context.count(consumer_source(consumer))
+
+    def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
+        """Return the routes of campaigns, batches and executions."""
+        from tickwright.capabilities.batches.rest.routes import campaign_routes
+        from tickwright.capabilities.batches.service import CampaignsService
+
+        return (campaign_routes(context.ports.get(CampaignsService), gate),)
+
+    def schemas(self) -> Sequence[Any]:
+        """Return the structs of those routes."""
+        from tickwright.capabilities.batches.rest.routes import STRUCTS
+
+        return STRUCTS
+
+
+async def declare_batches(batches: "Batches", registrations: Registrations) -> None:
+    """Register batches where no operator has set them up; one with a schedule runs from then on.
+
+    Raises:
+        Rejected: ``name_taken``: a campaign has that name. Permanent.
+    """
+    from tickwright.capabilities.batches.executions.work import BatchRegistry
+
+    for declared in registrations.of(BatchRegistry).all():
+        await batches.register(declared.name, declared.draft, caller=PROGRAM, activate=True)
+
+
+PLUGIN = BatchesPlugin()

@@ -1,0 +1,206 @@
+"""The plugin of fan-out: a scheduler that publishes a task per entity and window, and its consumers."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.plugin import Context, Plugin, Registrations, SettingsPart
+from tickwright.plugin.contract import CONFIG_FILE, PROGRAM, ReadTable
+from tickwright.ports.fanout import CarryingRunClaims, Marks
+from tickwright.ports.transports import TaskTransport
+from tickwright.store.pool import Pool
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from tickwright.ports.session import Reclaim
+    from tickwright.rest.gate import Gate
+
+CONSUMER = "fanout-consumer"
+_SWITCH = re.compile(r"ENABLE_([A-Z][A-Z0-9_]{0,49})_POLLING")
+_FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+class FanoutSettings(SettingsPart):
+    """Of consumers.
+
+    Attributes:
+        fanout_unsigned: What becomes of tasks without a signature: ``refuse``, or ``run`` while schedulers of a release
+            that did not sign are still at work.
+        fanout_entity_concurrency: Runs of one entity, all its modules together, 1 to 100.
+        fanout_slow_percent: Part of a consumer's slots that slow entities hold at most, 1 to 100; at least one slot.
+    """
+
+    fanout_unsigned: Annotated[str, Field(pattern="^(refuse|run)$")] = "refuse"
+    fanout_entity_concurrency: Annotated[int, Field(ge=1, le=100)] = 4
+    fanout_slow_percent: Annotated[int, Field(ge=1, le=100)] = 25
+
+
+class FanoutPlugin(Plugin):
+    """Tasks for many entities, one per entity, module and window."""
+
+    name = "fanout"
+    roles = (CONSUMER,)
+    settings = FanoutSettings
+
+    def config_tables(self) -> Mapping[str, ReadTable]:
+        """Return what checks a module."""
+        from tickwright.capabilities.fanout.entities.modules import read_module
+
+        return {"modules": read_module}
+
+    def is_idle(self, role: str, registrations: Registrations) -> bool:
+        """Whether a consumer has no module to run."""
+        from tickwright.capabilities.fanout.handlers import ModuleRegistry
+
+        return role == CONSUMER and not registrations.of(ModuleRegistry).all()
+
+    def provide(self, context: Context) -> None:
+        """Offer the service for callers."""
+        from tickwright.capabilities.fanout.service import FanoutService
+
+        ports = context.ports
+        ports.offer(FanoutService, lambda: FanoutService(context.pool, ports.get(TaskTransport).dead_letters()))
+
+    async def declare(self, context: Context) -> None:
+        """Register the program's modules where no operator has set them up, and set those of the TOML file."""
+        await declare_modules(context.pool, context.registrations, context.tables("modules"))
+
+    def reclaim(self, context: Context) -> Sequence["Reclaim"]:
+        """Release the runs that a lost session claimed."""
+        from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+
+        return (LedgerRunClaims(context.pool).reclaim,)
+
+    async def start(self, context: Context) -> None:
+        """Add the scheduler and its retention, and the consumer."""
+        if "scheduler" in context.roles:
+            self._add_scheduler(context)
+        if CONSUMER in context.roles:
+            await self._add_consumer(context)
+
+    def _add_scheduler(self, context: Context) -> None:
+        from tickwright.capabilities.fanout.retention import Upkeep
+        from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
+        from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_parties
+        from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler, scheduler_source
+        from tickwright.engine.leased_loop import LeasedRounds
+        from tickwright.engine.leases import Leases
+        from tickwright.engine.retention import TERMS
+        from tickwright.engine.wakeup import WakeupListener
+        from tickwright.ports.broker import Brokers
+        from tickwright.ports.ids import random_token
+
+        pool, ports = context.pool, context.ports
+        tasks, enabled = ports.get(TaskTransport), switches(os.environ)
+        context.facts["gates"] = enabled
+        publisher = Publisher(
+            FallbackMarks(ports.find(Marks), LedgerMarks(pool)),
+            ports.get(Brokers)[tasks.destination.partition(":")[0]],
+            tasks.destination,
+            declare=tasks.prepare,
+            parties=partial(read_parties, pool),
+            token=random_token(12),
+        )
+        wakeups = WakeupListener("fanout-hearing", context.direct_url, CHANNEL)
+        scheduler = FanoutScheduler(pool, publisher, gates=enabled.get, wakeups=wakeups)
+        context.run(wakeups, scheduler)
+        context.count(scheduler_source(scheduler))
+        loop = LeasedRounds("fanout-upkeep", ports.get(Leases), Upkeep().round, terms=TERMS, rest_max_s=30)
+        context.run_leased(loop)
+
+    async def _add_consumer(self, context: Context) -> None:
+        from tickwright.capabilities.fanout.consumer.consumer import (
+            ConsumerReporter,
+            FanoutConsumer,
+            consumer_source,
+        )
+        from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, TwoStoreRunClaims
+        from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+        from tickwright.capabilities.fanout.consumer.task_run import SlowShare, TaskRunner
+        from tickwright.capabilities.fanout.handlers import ModuleRegistry
+        from tickwright.engine.session import WorkerSession
+        from tickwright.partners.contract import PartnerContract
+
+        pool, ports, settings = context.pool, context.ports, context.settings
+        mine, slots, session = settings.part(FanoutSettings), settings.concurrency, ports.get(WorkerSession)
+        tasks, modules = ports.get(TaskTransport), context.registrations.of(ModuleRegistry)
+        with suppress(Unavailable):  # it is prepared again when it is used
+            await tasks.prepare()
+        contract, queue = ports.get(PartnerContract), tasks.queue(slots)
+        claims = TwoStoreRunClaims(ports.find(CarryingRunClaims), LedgerRunClaims(pool, session))
+        consumer = FanoutConsumer(
+            pool,
+            queue,
+            ConsumerRunClaims(claims, session),
+            runner=TaskRunner(contract, slots=slots, secrets=settings.secrets.bound_to),
+            slow=SlowShare(slots, mine.fanout_slow_percent),
+            modules=modules,
+            at_once=mine.fanout_entity_concurrency,
+            runs_unsigned=mine.fanout_unsigned == "run",
+        )
+        context.facts["modules"] = [module.name for module in modules.all()]
+        context.run(queue, consumer, ConsumerReporter(consumer, queue, context.facts))
+        context.count(consumer_source(consumer), queue.samples)
+
+    def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
+        """Return the routes of entities and modules."""
+        from tickwright.capabilities.fanout.rest import fanout_routes
+        from tickwright.capabilities.fanout.service import FanoutService
+
+        return (fanout_routes(context.ports.get(FanoutService), gate),)
+
+    def schemas(self) -> Sequence[Any]:
+        """Return the structs of those routes."""
+        from tickwright.capabilities.fanout.rest import STRUCTS
+
+        return STRUCTS
+
+
+async def declare_modules(pool: Pool, registrations: Registrations, tables: Mapping[str, Any]) -> None:
+    """Register modules where no operator has set them up, and set those of ``tables``.
+
+    What neither says of a module stays as it is. An equal declaration writes nothing, not even an audit row.
+
+    Raises:
+        Rejected: ``invalid_module``. Permanent.
+    """
+    from tickwright.capabilities.fanout.entities.modules import Modules
+    from tickwright.capabilities.fanout.handlers import ModuleRegistry
+
+    modules = Modules(pool)
+    for declared in registrations.of(ModuleRegistry).all():
+        await modules.declare(declared.name, declared.settings, caller=PROGRAM)
+    for name, table in tables.items():
+        await modules.set(name, table, caller=CONFIG_FILE)
+
+
+def switches(environment: Mapping[str, str]) -> dict[str, bool]:
+    """Return the value of ``ENABLE_<NAME>_POLLING`` for each module that has one.
+
+    Raises:
+        Rejected: ``invalid_environment`` with every mistake. Permanent.
+    """
+    found: dict[str, bool] = {}
+    problems = []
+    for name, value in sorted(environment.items()):
+        match = _SWITCH.fullmatch(name)
+        if match is None:
+            continue
+        flag = _FLAGS.get(value.strip().lower())
+        if flag is None:
+            problems.append(f"{name}: write true or false")
+        else:
+            found[match[1]] = flag
+    if problems:
+        raise Rejected("invalid_environment", "\n".join(problems), problems=problems)
+    return found
+
+
+PLUGIN = FanoutPlugin()

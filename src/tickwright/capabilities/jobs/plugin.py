@@ -1,0 +1,121 @@
+"""The plugin of one-shot jobs."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+from pydantic import Field
+
+from tickwright.plugin import Context, Plugin, SettingsPart
+from tickwright.plugin.contract import CONFIG_FILE, FastRoute, ReadTable
+from tickwright.ports.broker import Brokers, TargetCheck
+from tickwright.ports.caller import Caller
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from tickwright.ports.session import Reclaim
+    from tickwright.rest.gate import Gate
+
+WORKER = "worker"
+_log = structlog.get_logger("tickwright.jobs")
+
+
+class JobSettings(SettingsPart):
+    """Of workers.
+
+    Attributes:
+        threads: Synchronous handlers that one worker runs at once, 1 to 1,000.
+    """
+
+    threads: Annotated[int, Field(ge=1, le=1000)] = 32
+
+
+class JobsPlugin(Plugin):
+    """Jobs at an instant, their task types and their dead letters."""
+
+    name = "jobs"
+    roles = (WORKER,)
+    settings = JobSettings
+
+    def config_tables(self) -> Mapping[str, ReadTable]:
+        """Return what checks a task type."""
+        from tickwright.capabilities.jobs.type_schema import check_task_type
+
+        return {"task_types": check_task_type}
+
+    def provide(self, context: Context) -> None:
+        """Offer the service for callers, and what collects single requests."""
+        from tickwright.capabilities.jobs.admin.service import JobService
+        from tickwright.capabilities.jobs.enqueue import Enqueuer
+
+        ports = context.ports
+        ports.offer(Enqueuer, lambda: Enqueuer(context.pool))
+        ports.offer(
+            JobService,
+            lambda: JobService(context.pool, enqueuer=ports.get(Enqueuer), allow_target=ports.get(TargetCheck)),
+        )
+
+    async def declare(self, context: Context) -> None:
+        """Register the handlers' task types where no operator has set them up, and set those of the TOML file."""
+        from tickwright.capabilities.jobs.admin.service import JobService
+        from tickwright.capabilities.jobs.handlers import HandlerRegistry
+        from tickwright.capabilities.jobs.task_types import load_types, register_handler
+        from tickwright.capabilities.jobs.type_schema import as_declared, read_declared, request_of
+
+        async with context.pool.acquire() as connection:
+            for handler in context.registrations.of(HandlerRegistry).all():
+                await register_handler(connection, handler.defaults)
+            present = {kind.name: kind for kind in await load_types(connection)}
+        actor = Caller(f"config:{context.settings.config}", CONFIG_FILE.role)
+        for kind in read_declared(context.tables("task_types")):
+            if as_declared(present.get(kind.name)) != as_declared(kind):
+                stored = await context.ports.get(JobService).types.put(kind.name, request_of(kind), caller=actor)
+                _log.info("task_type.set", name=kind.name, file=str(context.settings.config), created=stored.created)
+
+    def reclaim(self, context: Context) -> Sequence["Reclaim"]:
+        """Release the jobs of lost workers in every process; a worker does so itself."""
+        from tickwright.capabilities.jobs.worker.claims import ClaimStore
+
+        return () if WORKER in context.roles else (ClaimStore(context.pool).give_back,)
+
+    async def start(self, context: Context) -> None:
+        """Add the worker."""
+        if WORKER not in context.roles:
+            return
+        from tickwright.capabilities.jobs.handlers import HandlerRegistry
+        from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
+        from tickwright.engine.session import WorkerSession
+
+        limits = WorkerLimits(context.settings.concurrency, context.settings.part(JobSettings).threads)
+        handlers, brokers = context.registrations.of(HandlerRegistry), context.ports.get(Brokers)
+        session = context.ports.get(WorkerSession)
+        worker = JobWorker(context.pool, session, handlers, brokers, direct_url=context.direct_url, limits=limits)
+        context.facts["handlers"] = handlers.told
+        context.facts["brokers"] = sorted(brokers)
+        context.facts["threads_stuck"] = lambda: worker.runner.threads_stuck
+        context.run(context.ports.put(JobWorker, worker))
+
+    def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
+        """Return the routes of jobs, task types and dead letters."""
+        from tickwright.capabilities.jobs.admin.service import JobService
+        from tickwright.capabilities.jobs.rest import job_routes
+
+        return (job_routes(context.ports.get(JobService), gate),)
+
+    def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:
+        """Return the route that schedules one job."""
+        from tickwright.capabilities.jobs.admin.service import JobService
+        from tickwright.capabilities.jobs.fast_route import PATH, post_job
+
+        return {PATH: partial(post_job, context.ports.get(JobService), gate)}
+
+    def schemas(self) -> Sequence[Any]:
+        """Return the structs of those routes."""
+        from tickwright.capabilities.jobs.rest import STRUCTS
+
+        return STRUCTS
+
+
+PLUGIN = JobsPlugin()

@@ -1,0 +1,116 @@
+"""The plugin of operations: keys, audit trail, workers, leases, the outbox, alerts and the overview."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from tickwright import __version__
+from tickwright.plugin import Context, Plugin, SettingsPart
+from tickwright.plugin.settings import Duration
+from tickwright.ports.broker import Brokers, TargetCheck
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from tickwright.rest.gate import Gate
+
+
+class OperationsSettings(SettingsPart):
+    """Of the scheduler's retention and of the overview.
+
+    Attributes:
+        stuck_after: A job that was set to ``processing`` by hand is released when it was not touched for so long.
+        streams_per_key: Streams of the overview that one API key may have open in a process, 1 to 200.
+    """
+
+    stuck_after: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(days=7))] = timedelta(minutes=5)
+    streams_per_key: Annotated[int, Field(ge=1, le=200)] = 40
+
+
+class OperationsPlugin(Plugin):
+    """What operators look after besides the work itself; the roles that every capability uses."""
+
+    name = "operations"
+    roles = ("scheduler", "relay")
+    settings = OperationsSettings
+
+    def provide(self, context: Context) -> None:
+        """Offer the services for callers."""
+        from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+        from tickwright.capabilities.operations.listings import Operations
+        from tickwright.capabilities.operations.overview.snapshot import Snapshots
+
+        pool, ports = context.pool, context.ports
+
+        def overview() -> Snapshots:
+            limit = context.settings.part(OperationsSettings).streams_per_key
+            snapshots = Snapshots(pool, version=__version__, streams_per_key=limit)
+            ports.on_close(snapshots.stop)
+            return snapshots
+
+        ports.offer(Operations, lambda: Operations(pool))
+        ports.offer(AlertReceivers, lambda: AlertReceivers(pool, ports.get(TargetCheck)))
+        ports.offer(Snapshots, overview)
+
+    async def start(self, context: Context) -> None:
+        """Add the alert rules to every process, the outbox relay and retention to their roles, and the overview."""
+        from tickwright.capabilities.operations.alerts.alerting import Alerting
+        from tickwright.capabilities.operations.overview.snapshot import Snapshots
+        from tickwright.engine.leases import Leases, leases_source
+
+        ports = context.ports
+        leases = ports.get(Leases)
+        context.run_leased(Alerting(leases))
+        if "scheduler" in context.roles:
+            from tickwright.engine.retention import Upkeep, UpkeepTerms
+
+            stuck_after = context.settings.part(OperationsSettings).stuck_after
+            context.run_leased(Upkeep(leases, UpkeepTerms(stuck_after=stuck_after)))
+        if "relay" in context.roles:
+            from tickwright.engine.outbox.relay import OutboxRelay, relay_source
+
+            relay = OutboxRelay(leases, ports.get(Brokers), direct_url=context.direct_url, terms=leases.terms)
+            context.run(relay)
+            context.count(relay_source(relay), leases_source([relay]))
+        if "api" in context.roles:
+            context.run(ports.get(Snapshots))
+
+    def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
+        """Return the routes of operators."""
+        from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+        from tickwright.capabilities.operations.listings import Operations
+        from tickwright.capabilities.operations.overview.snapshot import Snapshots
+        from tickwright.capabilities.operations.overview.type_figures import TypesNow
+        from tickwright.capabilities.operations.rest.alert_routes import receiver_routes
+        from tickwright.capabilities.operations.rest.figure_routes import figure_routes
+        from tickwright.capabilities.operations.rest.machinery_routes import desk_routes
+        from tickwright.capabilities.operations.rest.overview_routes import overview_routes
+        from tickwright.capabilities.operations.rest.routes import key_routes, operation_routes
+
+        operations = context.ports.get(Operations)
+        return (
+            operation_routes(operations, gate),
+            overview_routes(context.ports.get(Snapshots), gate),
+            figure_routes(TypesNow(context.pool), gate),
+            desk_routes(context.pool, gate),
+            receiver_routes(context.ports.get(AlertReceivers), gate),
+            key_routes(operations.keys, gate),
+        )
+
+    def schemas(self) -> Sequence[Any]:
+        """Return the structs of those routes."""
+        from tickwright.capabilities.operations.rest import (
+            alert_routes,
+            figure_routes,
+            machinery_routes,
+            overview_routes,
+            routes,
+        )
+
+        found = (routes, alert_routes, machinery_routes, figure_routes, overview_routes)
+        return [one for module in found for one in module.STRUCTS]
+
+
+PLUGIN = OperationsPlugin()

@@ -1,0 +1,162 @@
+"""The plugin of polling: trackers, their accounts and partners, the relay of polls and its consumers."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+from pydantic import Field
+
+from tickwright.plugin import Context, Plugin, SettingsPart
+from tickwright.plugin.contract import ReadTable
+from tickwright.ports.transports import PollTransport
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from tickwright.engine.leases import Leases
+    from tickwright.ports.session import Reclaim
+    from tickwright.rest.gate import Gate
+
+CONSUMER = "poll-consumer"
+_log = structlog.get_logger("tickwright.polling")
+
+
+class PollingSettings(SettingsPart):
+    """Of the relay of polls.
+
+    Attributes:
+        relay_shards: How many relays share the partners' polls, 1 to 16; the same in every process.
+    """
+
+    relay_shards: Annotated[int, Field(ge=1, le=16)] = 1
+
+
+class PollingPlugin(Plugin):
+    """Polls of trackers, spread over time, each published exactly once."""
+
+    name = "polling"
+    roles = (CONSUMER,)
+    settings = PollingSettings
+
+    def config_tables(self) -> Mapping[str, ReadTable]:
+        """Return what checks a partner."""
+        from tickwright.capabilities.polling.partner_schema import read_partner
+
+        return {"partners": read_partner}
+
+    def provide(self, context: Context) -> None:
+        """Offer the service for callers, and the administration of the relays."""
+        from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
+        from tickwright.capabilities.polling.service import PollingService
+        from tickwright.engine.leases import Leases
+
+        pool, ports, shards = context.pool, context.ports, context.settings.part(PollingSettings).relay_shards
+        ports.offer(
+            PollingService, lambda: PollingService(pool, events_to=ports.get(PollTransport).events, shards=shards)
+        )
+        ports.offer(
+            PollRelayAdmin, lambda: PollRelayAdmin(pool, Leases(pool, owner="desk"), ports.get(PollTransport).log)
+        )
+
+    async def declare(self, context: Context) -> None:
+        """Register the program's partners where no operator has set them up, and set those of the TOML file."""
+        from tickwright.capabilities.polling.consumer.courier import CourierRegistry
+        from tickwright.partners.settings import as_json
+        from tickwright.partners.store import declare_partner, put_partner
+
+        for partner in context.registrations.of(CourierRegistry).all():
+            await declare_partner(context.pool, partner.name, as_json(partner.settings))
+        for name, table in context.tables("partners").items():
+            if await put_partner(context.pool, name, as_json(table)):
+                _log.info("partner.set", name=name)
+
+    def reclaim(self, context: Context) -> Sequence["Reclaim"]:
+        """Release the polls that a lost session claimed."""
+        from tickwright.capabilities.polling.consumer.queue import reclaim
+
+        return (reclaim,)
+
+    async def start(self, context: Context) -> None:
+        """Add the relays, the loops of the scheduler, and the consumer."""
+        from tickwright.capabilities.polling.trackers.store import set_events_destination
+        from tickwright.engine.leases import Leases
+
+        topic, leases = context.ports.get(PollTransport), context.ports.get(Leases)
+        await set_events_destination(context.pool, topic.events)
+        if "relay" in context.roles:
+            self._add_relays(context, leases, topic)
+        if "scheduler" in context.roles:
+            self._add_loops(context, leases, topic)
+        if CONSUMER in context.roles:
+            await self._add_consumer(context, topic)
+
+    def _add_relays(self, context: Context, leases: "Leases", topic: PollTransport) -> None:
+        from tickwright.capabilities.polling.relay.relay import PollRelay, relays_source
+
+        shards = range(context.settings.part(PollingSettings).relay_shards)
+        relays = [PollRelay(leases, topic.log(), topic=topic.topic, shard=shard) for shard in shards]
+        context.run_leased(*relays)
+        context.count(relays_source(relays))
+
+    def _add_loops(self, context: Context, leases: "Leases", topic: PollTransport) -> None:
+        from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
+        from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
+        from tickwright.engine.leased_loop import TERMS, LeasedRounds
+
+        shards = context.settings.part(PollingSettings).relay_shards
+        rounds = {
+            "registrar": Registrar().round,
+            "selector": Selector(shards=shards).round,
+            "corrector": Corrector(topic.events).round,
+            "freshness": FreshnessJudge().round,
+        }
+        context.run_leased(*(LeasedRounds(name, leases, work, terms=TERMS) for name, work in rounds.items()))
+
+    async def _add_consumer(self, context: Context, topic: PollTransport) -> None:
+        from tickwright.capabilities.polling.consumer.consumer import PollConsumer, consumer_source
+        from tickwright.capabilities.polling.consumer.courier import CourierRegistry
+        from tickwright.capabilities.polling.consumer.couriers import Couriers
+        from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, QueueSource
+        from tickwright.capabilities.polling.relay.messages import read_poll
+        from tickwright.engine.session import WorkerSession
+        from tickwright.partners.contract import PartnerContract
+
+        pool, ports, session = context.pool, context.ports, context.ports.get(WorkerSession)
+        contract = ports.get(PartnerContract)
+        couriers = Couriers(context.settings, context.registrations.of(CourierRegistry))
+        ports.on_close(couriers.aclose)
+        context.facts["partners"] = couriers.names()
+        log, queue = topic.source(pool, session, read_poll), QueueSource(pool, session)
+        consumer = PollConsumer(
+            pool,
+            session,
+            queue if log is None else QueueBesideLog(queue, log),
+            contract,
+            couriers.of,
+            destination=topic.events,
+            calls_max=context.settings.concurrency,
+        )
+        if log is not None:
+            context.run(log)
+        context.run(consumer)
+        context.count(consumer_source(consumer), *([log.samples] if log is not None else ()))
+
+    def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
+        """Return the routes of trackers, accounts, partners, slices and the relays."""
+        from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
+        from tickwright.capabilities.polling.rest.routes import polling_routes, relay_routes
+        from tickwright.capabilities.polling.service import PollingService
+
+        ports = context.ports
+        return polling_routes(ports.get(PollingService), gate), relay_routes(
+            context.pool, ports.get(PollRelayAdmin), gate
+        )
+
+    def schemas(self) -> Sequence[Any]:
+        """Return the structs of those routes."""
+        from tickwright.capabilities.polling.rest.routes import STRUCTS
+
+        return STRUCTS
+
+
+PLUGIN = PollingPlugin()

@@ -1,0 +1,180 @@
+"""The plugin of reports: parts of many sources, merged into one file."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from tickwright.plugin import Context, Plugin, Registrations, SettingsPart
+from tickwright.plugin.contract import CONFIG_FILE, PROGRAM, ReadTable
+from tickwright.ports.objects import LazyObjectStore, WorkFolder
+from tickwright.ports.reports import SharedParts
+from tickwright.ports.transports import ReportTransport
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from tickwright.capabilities.reports.requests.messages import Routes
+    from tickwright.capabilities.reports.types.report_types import ReportTypes
+    from tickwright.ports.session import Reclaim
+    from tickwright.rest.gate import Gate
+
+LISTENER = "report-listener"
+CHANNEL = "tickwright_reports"
+
+
+class ReportSettings(SettingsPart):
+    """Of listeners.
+
+    Attributes:
+        report_concurrency: Parts of reports at a time of one function or source in this process, 1 to 100.
+        report_merges: Reports that are merged at a time in this process, 1 to 16; and one more, of a type that has none
+            there.
+        report_memory_mb: Of one merge before it spills to disk, 128 to 65,536.
+    """
+
+    report_concurrency: Annotated[int, Field(ge=1, le=100)] = 4
+    report_merges: Annotated[int, Field(ge=1, le=16)] = 2
+    report_memory_mb: Annotated[int, Field(ge=128, le=65_536)] = 256
+
+
+class ReportsPlugin(Plugin):
+    """Reports that are gathered from listeners and merged into one file."""
+
+    name = "reports"
+    roles = (LISTENER,)
+    settings = ReportSettings
+
+    def config_tables(self) -> Mapping[str, ReadTable]:
+        """Return what checks a report type."""
+        from tickwright.capabilities.reports.merge.sandbox import sql_checks
+        from tickwright.capabilities.reports.types.schema import read_definition
+
+        return {"report_types": partial(read_definition, checks=sql_checks())}
+
+    def provide(self, context: Context) -> None:
+        """Offer the service for callers; its stores are opened by their first use, since most callers need no file."""
+        from tickwright.capabilities.reports.service import Keeping, ReportsService
+
+        ports = context.ports
+
+        def make() -> ReportsService:
+            exchange = ports.find(ReportTransport)
+            keeping = Keeping(
+                routes_of(exchange),
+                ports.find(SharedParts),
+                ports.get(LazyObjectStore),
+                ports.get(WorkFolder).path,
+                dead_calls=None if exchange is None else exchange.dead_letters(),
+            )
+            return ReportsService(context.pool, keeping)
+
+        ports.offer(ReportsService, make)
+
+    async def declare(self, context: Context) -> None:
+        """Register the program's report types where no operator has set them up, and set those of the TOML file."""
+        from tickwright.capabilities.reports.service import ReportsService
+
+        types = context.ports.get(ReportsService).types
+        await declare_reports(types, context.registrations, context.tables("report_types"))
+
+    def reclaim(self, context: Context) -> Sequence["Reclaim"]:
+        """Release the parts that a lost session claimed."""
+        from tickwright.capabilities.reports.parts.store import PartsStore
+
+        return (PartsStore(context.pool).reclaim,)
+
+    async def start(self, context: Context) -> None:
+        """Add retention to the scheduler, and the listener."""
+        if "scheduler" in context.roles:
+            from tickwright.capabilities.reports.retention import LazyUpkeep
+            from tickwright.engine.leased_loop import LeasedRounds
+            from tickwright.engine.leases import Leases
+            from tickwright.engine.retention import TERMS
+
+            work, leases = LazyUpkeep(context.ports.get(LazyObjectStore)).round, context.ports.get(Leases)
+            context.run_leased(LeasedRounds("report-upkeep", leases, work, terms=TERMS, rest_max_s=30))
+        if LISTENER in context.roles:
+            await self._add_listener(context)
+
+    async def _add_listener(self, context: Context) -> None:
+        """Add what fetches parts and merges them.
+
+        Raises:
+            Rejected: ``invalid_object_store``, ``object_store_refused``. Permanent.
+            Unavailable: ``object_store_unavailable``, ``no_space``. Retry.
+        """
+        from tickwright.capabilities.reports.handlers import ListenerRegistry
+        from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+        from tickwright.capabilities.reports.merge.sandbox import MergeBounds, threads_for
+        from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, StepResources
+        from tickwright.capabilities.reports.metrics import source_of
+        from tickwright.capabilities.reports.parts.listeners import ReportCalls, ReportListener
+        from tickwright.capabilities.reports.parts.run import Bringers
+        from tickwright.capabilities.reports.parts.storage import PartPlaces
+        from tickwright.capabilities.reports.parts.store import PartsStore
+        from tickwright.capabilities.reports.requests.store import RecordsStore
+        from tickwright.engine.session import WorkerSession
+        from tickwright.engine.wakeup import WakeupListener
+        from tickwright.sources.named import Sources
+
+        pool, ports, mine = context.pool, context.ports, context.settings.part(ReportSettings)
+        objects, folder = await ports.get(LazyObjectStore).opened(), await ports.get(WorkFolder).opened()
+        session, exchange, parts = ports.get(WorkerSession), ports.find(ReportTransport), PartsStore(pool)
+        places = PartPlaces(parts, ports.find(SharedParts), objects)
+        wakeups = WakeupListener("report-hearing", context.direct_url, CHANNEL)
+        bringers = Bringers(context.registrations.of(ListenerRegistry), ports.get(Sources))
+        at_once, memory_bytes = mine.report_concurrency, mine.report_memory_mb * 1024 * 1024
+        listener = ReportListener(parts, places, session, wakeups, bringers, folder=folder, at_once=at_once)
+        bounds = MergeBounds(memory_bytes, threads_for(memory_bytes))
+        merges = MergeProcesses(at_once=mine.report_merges, spare=1)  # supervisors have one slot more
+        resources = StepResources(RecordsStore(pool, routes_of(exchange)), places, objects, folder, merges, bounds)
+        supervisor = ReportSupervisor(resources, session, wakeups, at_once=mine.report_merges)
+        context.facts["serves"] = bringers.names()
+        context.facts["report_calls_stuck"] = lambda: listener.stuck
+        context.run(wakeups, merges, listener, supervisor)
+        if exchange is not None:
+            context.run(ReportCalls(pool, listener, bringers, open_queue=exchange.queue, declare=exchange.prepare))
+        context.count(source_of(listener, supervisor))
+
+    def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
+        """Return the routes of reports, report types and files."""
+        from tickwright.capabilities.reports.rest.routes import report_routes
+        from tickwright.capabilities.reports.service import ReportsService
+
+        return (report_routes(context.ports.get(ReportsService), gate),)
+
+    def schemas(self) -> Sequence[Any]:
+        """Return the structs of those routes."""
+        from tickwright.capabilities.reports.rest.routes import STRUCTS
+
+        return STRUCTS
+
+
+async def declare_reports(types: "ReportTypes", registrations: Registrations, tables: Mapping[str, Any]) -> None:
+    """Register report types where no operator has set them up, and set those of ``tables``.
+
+    A program's report takes what the program declares for its listeners; a file's does not, because processes without
+    that program read the same file. An equal declaration writes nothing, not even an audit row.
+
+    Raises:
+        Rejected: ``invalid_report_type``. Permanent.
+    """
+    from tickwright.capabilities.reports.handlers import ListenerRegistry, ReportRegistry, with_declared
+
+    for declared in registrations.of(ReportRegistry).all():
+        table = with_declared(declared.table, registrations.of(ListenerRegistry))
+        await types.declare(declared.name, table, caller=PROGRAM)
+    for name, table in tables.items():
+        await types.put(name, table, caller=CONFIG_FILE)
+
+
+def routes_of(exchange: ReportTransport | None) -> "Routes":
+    """Return where stages are announced: on the exchanges, or only in the table."""
+    from tickwright.capabilities.reports.requests.messages import Routes
+
+    return Routes() if exchange is None else Routes(exchange.everyone, exchange.exchange)
+
+
+PLUGIN = ReportsPlugin()

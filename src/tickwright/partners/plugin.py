@@ -1,0 +1,27 @@
+"""The plugin of the partner contract: the limits that every call to somebody else's service keeps to."""
+
+from tickwright.plugin import Context, Plugin
+
+
+class PartnersPlugin(Plugin):
+    """Provides the contract of this process to every consumer that calls partners."""
+
+    name = "partners"
+
+    def provide(self, context: Context) -> None:
+        """Offer the contract; its first user adds its service and its metrics to the process."""
+        from tickwright.engine.session import WorkerSession
+        from tickwright.partners.contract import PartnerContract, contract_source
+        from tickwright.store.pool import Exchanges
+
+        def make() -> PartnerContract:
+            contract = PartnerContract(context.pool, context.ports.get(WorkerSession))
+            context.facts["exchange_ms"] = Exchanges.usual_ms
+            context.run(contract)
+            context.count(contract_source(contract))
+            return contract
+
+        context.ports.offer(PartnerContract, make)
+
+
+PLUGIN = PartnersPlugin()

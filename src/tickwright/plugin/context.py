@@ -1,0 +1,113 @@
+"""What a plugin builds from: the settings and the database of one process, and what other plugins provide by type.
+
+Dependencies are found by the type of their port, so a capability asks for an ``ObjectStore`` and never learns which
+transport gives one. Everything that is opened here is closed with the context, in the reverse order.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tickwright.engine.leases import LeasedService
+from tickwright.observe.metrics import Source
+from tickwright.plugin.registrations import Registrations
+from tickwright.plugin.settings import Settings
+from tickwright.ports.service import Service
+from tickwright.store.pool import Pool
+
+T = TypeVar("T")
+
+
+class Ports:
+    """Values by their type. Each is made once, when it is first needed, and may then ask for other ones.
+
+    Of several offers for one type the first one counts, so a transport that is configured comes before a default.
+    """
+
+    def __init__(self) -> None:
+        self._makers: dict[type, Callable[[], Any]] = {}
+        self._values: dict[type, Any] = {}
+        self._stack = AsyncExitStack()
+
+    def put(self, kind: type[T], value: T) -> T:
+        """Provide a value that exists already."""
+        self._values[kind] = value
+        return value
+
+    def offer(self, kind: type[T], make: Callable[[], T]) -> None:
+        """Provide what ``make`` returns. It does no I/O: what is connected to is connected by the first call."""
+        self._makers.setdefault(kind, make)
+
+    def get(self, kind: type[T]) -> T:
+        """Return the value of this type.
+
+        Raises:
+            LookupError: Nothing provides it: a mistake in the order of plugins. Permanent.
+        """
+        found = self.find(kind)
+        if found is None:
+            raise LookupError(f"nothing provides {kind.__name__} in this process")
+        return found
+
+    def find(self, kind: type[T]) -> T | None:
+        """Return the same; ``None`` where nothing provides it."""
+        if kind not in self._values and kind in self._makers:
+            self._values[kind] = self._makers[kind]()
+        found: T | None = self._values.get(kind)
+        return found
+
+    def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Call ``close`` when the process ends; the last one that was added is called first."""
+        self._stack.push_async_callback(close)
+
+    async def aclose(self) -> None:
+        """Close everything."""
+        await self._stack.aclose()
+
+
+@dataclass(slots=True)
+class Context:
+    """One process, as its plugins see it.
+
+    Attributes:
+        settings: Of the process; ``settings.part(FanoutSettings)`` gives those of one plugin.
+        pool: Connections for what the plugin builds.
+        direct_url: For LISTEN; ``None`` where notifications cannot be received.
+        registrations: What the user's program registered.
+        read_config: Returns the tables of the TOML file by kind and name; called when they are needed.
+        ports: What plugins provide.
+        roles: Of the process; empty where only services for callers are built.
+        facts: What the process says of itself with each heartbeat, by name; a function is called for its value.
+        services: Run by the process, started in this order.
+        leased: Loops that one process at a time runs; started behind ``services``.
+        sources: Of metrics, and of the counters in the heartbeat.
+    """
+
+    settings: Settings
+    pool: Pool
+    direct_url: str | None
+    registrations: Registrations
+    read_config: Callable[[], Mapping[str, Mapping[str, Any]]]
+    ports: Ports = field(default_factory=Ports)
+    roles: frozenset[str] = frozenset()
+    facts: dict[str, Any] = field(default_factory=dict)
+    services: list[Service] = field(default_factory=list)
+    leased: list[LeasedService] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+
+    def tables(self, kind: str) -> Mapping[str, Any]:
+        """Return the tables ``[kind.NAME]`` of the TOML file."""
+        return self.read_config().get(kind, {})
+
+    def run(self, *services: Service) -> None:
+        """Add services."""
+        self.services += services
+
+    def run_leased(self, *loops: LeasedService) -> None:
+        """Add loops that one process at a time runs."""
+        self.leased += loops
+
+    def count(self, *sources: Source) -> None:
+        """Add sources of metrics."""
+        self.sources += sources

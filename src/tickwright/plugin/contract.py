@@ -1,0 +1,139 @@
+"""A plugin: everything that the product needs to know of one of its parts.
+
+A process calls a plugin in this order; each step is optional:
+
+1. ``settings`` are read from the environment, ``config_tables`` from the TOML file.
+2. :meth:`Plugin.provide` offers values to other plugins, by type. Nothing is opened yet.
+3. :meth:`Plugin.declare` writes what the program and the TOML file declare into rows.
+4. :meth:`Plugin.reclaim` gives what releases the work of a lost session.
+5. :meth:`Plugin.start` adds services, loops under a lease and sources of metrics, for the roles of the process.
+6. :meth:`Plugin.routes` gives the REST routes, where the process serves the API.
+
+Modules that define a plugin import little, so that the command line stays quick: methods import what they build.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tickwright.plugin.registrations import Registrations
+from tickwright.plugin.settings import Settings, SettingsPart
+from tickwright.ports.caller import Caller, Role
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from tickwright.plugin.context import Context
+    from tickwright.ports.broker import Broker
+    from tickwright.ports.session import Reclaim
+    from tickwright.rest.gate import Gate
+
+PROGRAM = Caller("python", Role.ADMIN)
+"""The actor in the audit trail of what a program declares."""
+CONFIG_FILE = Caller("config", Role.ADMIN)
+"""The same for the TOML file."""
+
+ReadTable = Callable[..., Any]
+"""``read(name, table, problems, *, where)``: notes every mistake of a table in ``problems``."""
+
+
+FastRoute = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+"""An ASGI application behind the check of the caller's key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """A place outside PostgreSQL that belongs to one installation: a prefix of queues, topics, keys or objects.
+
+    Attributes:
+        place: Such as ``RabbitMQ``.
+        roles: That use it.
+        prefix: The value of ``setting``.
+        setting: The variable that an operator changes when the place belongs to another installation.
+        mark: What an operator deletes when that installation is gone.
+        claim: Takes the name of this installation, returns the name of the owner.
+        is_shared: Whether another owner is only reported: two programs of one user share a default folder.
+        asks_twice: Whether two installations that claim at once are told apart only by a second question.
+    """
+
+    place: str
+    roles: frozenset[str]
+    prefix: str
+    setting: str
+    mark: str
+    claim: Callable[[str], Awaitable[str]]
+    is_shared: bool = False
+    asks_twice: bool = False
+
+
+class Plugin:
+    """A capability, a transport or another part of the product. Subclasses override what they have.
+
+    Attributes:
+        name: Unique, such as ``fanout``.
+        roles: That this plugin adds to ``tickwright run``.
+        settings: What it reads from the environment.
+        config_tables: Kinds of tables of the TOML file, each with what checks one.
+    """
+
+    name: ClassVar[str]
+    roles: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[type[SettingsPart] | None] = None
+
+    def config_tables(self) -> Mapping[str, ReadTable]:
+        """Return what checks a table ``[kind.NAME]`` of the TOML file, by kind."""
+        return {}
+
+    def is_idle(self, role: str, registrations: Registrations) -> bool:
+        """Whether ``role`` would do nothing in a process of this program."""
+        return False
+
+    def provide(self, context: "Context") -> None:
+        """Offer values to other plugins, by type."""
+
+    async def declare(self, context: "Context") -> None:
+        """Write what the program and the TOML file declare.
+
+        Raises:
+            Rejected: A declaration is wrong. Permanent.
+            Unavailable: The database does not answer. Retry.
+        """
+
+    def reclaim(self, context: "Context") -> Sequence["Reclaim"]:
+        """Return what releases the work of a session that was lost."""
+        return ()
+
+    async def start(self, context: "Context") -> None:
+        """Add services, loops and sources for the roles of the process.
+
+        Raises:
+            TickwrightError: The process cannot have a role that it was started for.
+        """
+
+    def brokers(self, context: "Context") -> Sequence["Broker"]:
+        """Return brokers that deliver messages, for the schemes of their destinations."""
+        return ()
+
+    def target_checks(self, settings: Settings) -> Mapping[str, Callable[[str], None]]:
+        """Return what refuses a target when it is configured, by scheme. No I/O."""
+        return {}
+
+    def reserved_prefixes(self, settings: Settings) -> Sequence[str]:
+        """Return prefixes of exchanges and topics that only the product itself publishes to."""
+        return ()
+
+    def ownerships(self, context: "Context") -> Sequence[Ownership]:
+        """Return the places outside PostgreSQL that one installation owns."""
+        return ()
+
+    def routes(self, context: "Context", gate: "Gate") -> Sequence["APIRouter"]:
+        """Return the routes of the REST API."""
+        return ()
+
+    def fast_routes(self, context: "Context", gate: "Gate") -> Mapping[str, FastRoute]:
+        """Return what answers ``POST`` at a path without the framework; the same path is also among ``routes``."""
+        return {}
+
+    def schemas(self) -> Sequence[Any]:
+        """Return the structs of its routes, for the OpenAPI document."""
+        return ()

@@ -1,0 +1,244 @@
+"""What a process is told from outside: the environment, read once, every mistake named at once.
+
+The names are the public contract. Nothing else in the package reads the environment, and nothing
+here is ever printed with a password in it. :class:`Settings` has what every process needs; each plugin adds a
+:class:`SettingsPart` of its own, which ``Settings.part`` gives.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from tickwright.domain.addresses import AllowList
+from tickwright.domain.admission import parse_hosts, parse_networks
+from tickwright.domain.errors import Rejected
+from tickwright.domain.time_texts import parse_duration
+from tickwright.plugin.secrets import DeclaredSecrets
+from tickwright.rest.admission import PROBES_LIMITS, ListenerLimits
+from tickwright.store.dsn import check_primary_url
+
+PREFIX = "TICKWRIGHT_"
+NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+P = TypeVar("P", bound="SettingsPart")
+
+
+def text(parse: Callable[[str], object], *, keep: bool = False) -> BeforeValidator:
+    """Read a text by ``parse``; ``keep`` only checks it. Our own errors become pydantic's, so that all are reported."""
+
+    def read(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            parsed = parse(value)
+        except Rejected as error:
+            raise ValueError(error.message) from None
+        return value if keep else parsed
+
+    return BeforeValidator(read)
+
+
+def _check_web_url(text: str) -> None:
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("write http://HOST:PORT or https://HOST")
+    if "@" in text:
+        raise ValueError("write it without user and password; the key is TICKWRIGHT_API_KEY")
+
+
+def _default_home() -> Path:
+    return Path("/var/lib/tickwright") if os.geteuid() == 0 else Path("~/.tickwright")
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """An address to listen at, written ``HOST:PORT``.
+
+    Attributes:
+        host: Name or address, without brackets.
+        port: 0 for any free port.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Bind":
+        """Return the address that ``text`` names; ``:8420`` and ``8420`` listen on loopback only.
+
+        Raises:
+            ValueError: It is none. Permanent.
+        """
+        host, _, port = text.rpartition(":")
+        if not port.isdigit() or int(port) > 65535:
+            raise ValueError("write HOST:PORT, such as 127.0.0.1:8420 or [::]:8420")
+        return cls(host.strip("[]") or "127.0.0.1", int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_PREFIX_STEPS = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*){1,8}")
+_PREFIX_CHARS_MAX = 100
+_TAKEN_STEPS = frozenset({"v1", "healthz", "readyz", "metrics", "assets"})
+
+
+def _check_prefix(text: str) -> None:
+    if not text:  # the default, which is checked like any other
+        return
+    sound = len(text) <= _PREFIX_CHARS_MAX and _PREFIX_STEPS.fullmatch(text)
+    if not sound or text.split("/")[1] in _TAKEN_STEPS:
+        raise ValueError("write /NAME without a slash at its end, such as /tickwright; /v1 and the probes are taken")
+
+
+DatabaseUrl = Annotated[SecretStr, text(check_primary_url, keep=True)]
+Duration = Annotated[timedelta, text(parse_duration)]
+BindAddress = Annotated[Bind, NoDecode, text(Bind.parse)]
+
+
+class SettingsPart(BaseSettings):
+    """Variables of the environment that belong together. Durations are written with their unit: ``30s``."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="forbid")
+
+    def contradictions(self) -> list[str]:
+        """Return a line for each contradiction between values, beginning with the variable to change."""
+        return []
+
+
+class Settings(SettingsPart):
+    """What every process reads.
+
+    Attributes:
+        database_url: ``postgresql://…``, of several servers with commas the one that takes writes; without it the
+            embedded PostgreSQL in ``home`` is used.
+        direct_database_url: For LISTEN and migrations, where ``database_url`` goes through PgBouncer.
+        home: Where the embedded PostgreSQL and the key of ``tickwright up`` live: ``~/.tickwright``, and for root
+            ``/var/lib/tickwright``, because PostgreSQL may have to run as somebody who cannot enter root's home.
+        amqp_prefix: Of our exchanges and queues; two installations on one RabbitMQ need two.
+        config: A TOML file, see :mod:`tickwright.process.configfile`.
+        app: ``MODULE:APP``, the program whose handlers a worker runs.
+        api_bind: Where the API listens.
+        path_prefix: Under which browsers see the API and the page, such as ``/tickwright``; requests with and without
+            it are answered, so the proxy in front may strip it.
+        allowed_hosts: Names under which the API and the probes may be asked for, besides addresses, names without a dot
+            and this machine's own.
+        proxies: Networks of reverse proxies, whose connections have no cap per address.
+        http_connections_max: Of the API's listener, 16 to 100,000; fewer where the process may open fewer files.
+        http_connections_per_address: Of one client address there, 16 to 100,000.
+        payloads_from: The lowest role that sees payloads, results and other data of users: ``viewer``, ``operator``
+            or ``admin``.
+        metrics_bind: Where every role serves ``/healthz``, ``/readyz`` and ``/metrics``.
+        api_url: The CLI goes through this API instead of the database.
+        api_key: The key that the CLI shows there.
+        secrets_dir: Folder of the files that ``${file:NAME}`` may name; each has its hosts in ``NAME.hosts``. Secrets
+            in the environment are ``TICKWRIGHT_SECRET_NAME`` with ``TICKWRIGHT_SECRET_HOSTS_NAME``.
+        allow_targets: CIDRs and hosts' addresses that callbacks may reach besides public ones.
+        concurrency: Attempts that one worker runs at once, 1 to 100,000.
+        connections_max: Connections of one process to PostgreSQL, 4 to 500.
+        drain: How long the first Ctrl-C or SIGTERM lets running handlers go on.
+        lease: Length of a worker's lease; a crash is noticed after this time. 2 s to 10 s.
+        notifications: ``off`` to poll once a second instead of using LISTEN.
+        traces: Whether spans are recorded; where they go say OpenTelemetry's own variables.
+        log_level: ``debug``, ``info``, ``warning`` or ``error``.
+        log_format: ``json`` or ``text``; ``text`` by default on a terminal.
+    """
+
+    model_config = SettingsConfigDict(extra="allow")  # those of plugins, as they were given
+
+    database_url: DatabaseUrl | None = None
+    direct_database_url: DatabaseUrl | None = None
+    home: Path = Field(default_factory=_default_home)
+    amqp_prefix: Annotated[str, Field(pattern=NAME_PATTERN)] = "tickwright"
+    config: Path | None = None
+    app: Annotated[str | None, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = None
+    api_bind: BindAddress = Bind("127.0.0.1", 8420)
+    path_prefix: Annotated[str, text(_check_prefix, keep=True)] = ""
+    payloads_from: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
+    metrics_bind: BindAddress = Bind("127.0.0.1", 8421)
+    allowed_hosts: Annotated[str, text(parse_hosts, keep=True)] = ""
+    proxies: Annotated[str, text(parse_networks, keep=True)] = ""
+    http_connections_max: Annotated[int, Field(ge=16, le=100_000)] = 4096
+    http_connections_per_address: Annotated[int, Field(ge=16, le=100_000)] = 512
+    api_url: Annotated[str | None, text(_check_web_url, keep=True)] = None
+    api_key: SecretStr | None = None
+    secrets_dir: Path | None = None
+    allow_targets: Annotated[str, text(AllowList.parse, keep=True)] = ""
+    concurrency: Annotated[int, Field(ge=1, le=100_000)] = 256
+    connections_max: Annotated[int, Field(ge=4, le=500)] = 10
+    drain: Annotated[Duration, Field(ge=timedelta(), le=timedelta(hours=1))] = timedelta(seconds=20)
+    notifications: bool = True
+    traces: bool = False
+    lease: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(seconds=10))] = timedelta(seconds=8)
+    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+    log_format: Annotated[str | None, Field(pattern="^(json|text)$")] = None
+
+    def __init__(self, **given: Any) -> None:
+        """Take values by name, those of plugins as well; the environment gives the others."""
+        super().__init__(**given)
+
+    _parts: dict[type[SettingsPart], SettingsPart] = PrivateAttr(default_factory=dict)
+
+    def part(self, kind: type[P]) -> P:
+        """Return the settings of a plugin, read from the environment and from what this object was given.
+
+        Raises:
+            pydantic.ValidationError: A value is wrong; ``load_settings`` has reported it before. Permanent.
+        """
+        if kind not in self._parts:
+            given = {name: value for name, value in (self.model_extra or {}).items() if name in kind.model_fields}
+            self._parts[kind] = kind(**given)
+        return cast("P", self._parts[kind])
+
+    @property
+    def home_folder(self) -> Path:
+        """``home`` with ``~`` resolved."""
+        return self.home.expanduser().absolute()
+
+    @property
+    def api_listener(self) -> ListenerLimits:
+        """The bounds of the API's listener."""
+        return replace(
+            self.probes_listener,
+            connections=self.http_connections_max,
+            per_address=self.http_connections_per_address,
+        )
+
+    @property
+    def probes_listener(self) -> ListenerLimits:
+        """The bounds of the probes' listener, which has few clients."""
+        return replace(PROBES_LIMITS, proxies=parse_networks(self.proxies), hosts=parse_hosts(self.allowed_hosts))
+
+    @property
+    def targets(self) -> AllowList:
+        """``allow_targets`` as a value."""
+        return AllowList.parse(self.allow_targets)
+
+    @property
+    def secrets(self) -> DeclaredSecrets:
+        """What documents may refer to."""
+        return DeclaredSecrets(os.environ, self.secrets_dir, self.targets)
+
+    def contradictions(self) -> list[str]:
+        """Return what is wrong with values that are each right for themselves."""
+        problems = []
+        if self.api_url is not None and self.api_key is None:
+            problems.append("TICKWRIGHT_API_KEY: missing; TICKWRIGHT_API_URL needs it (tickwright keys create)")
+        if self.direct_database_url is not None and self.database_url is None:
+            problems.append("TICKWRIGHT_DATABASE_URL: missing; TICKWRIGHT_DIRECT_DATABASE_URL only goes beside it")
+        if self.config is not None and not self.config.is_file():
+            problems.append(f"TICKWRIGHT_CONFIG: there is no file {self.config}")
+        return problems
+
+
+def environment_secret(name: str) -> str | None:
+    """Return the variable that the TOML file refers to in a source's address, ``${env:NAME}``.
+
+    The file is written by the operator of the process. Rows never refer to this: see :mod:`tickwright.plugin.secrets`.
+    """
+    return os.environ.get(name)

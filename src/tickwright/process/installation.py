@@ -1,0 +1,199 @@
+"""One process's access to its database: the pool, and the services that plugins offer to callers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TypeVar
+
+import asyncpg
+
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.targets import OUR_PREFIX, is_internal, parse_target
+from tickwright.plugin import Context, Registrations, Settings
+from tickwright.ports.broker import Brokers, TargetCheck
+from tickwright.process.configfile import load_config
+from tickwright.process.database import Database, open_database, translated
+from tickwright.process.plugins import PLUGINS
+from tickwright.process.tracing import open_traces
+from tickwright.store.pool import Pool, open_pool
+from tickwright.store.queries import load
+from tickwright.store.revisions import head_revision
+
+_SQL = load("tickwright.process.sql", "wiring.sql")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What a program needs to schedule work and to look after it.
+
+    Attributes:
+        context: What plugins offer to callers; their services use ``pool``.
+    """
+
+    database: Database
+    context: Context
+
+    @property
+    def pool(self) -> Pool:
+        """Connections for callers."""
+        return self.context.pool
+
+    def of(self, kind: type[T]) -> T:
+        """Return the service of this type, such as ``JobService``."""
+        return self.context.ports.get(kind)
+
+
+@asynccontextmanager
+async def open_installation(
+    settings: Settings,
+    registrations: Registrations | None = None,
+    *,
+    database: Database | None = None,
+    declare: bool = True,
+) -> AsyncIterator[Installation]:
+    """Open the database, and declare what the program and the TOML file say.
+
+    The embedded database is brought to this release's schema; the owner of another one migrates it.
+
+    Args:
+        settings: Of this process.
+        registrations: Of the user's program; rows that an operator has set up stay as they are.
+        database: One that is open already; it stays open.
+        declare: Whether to declare anything.
+
+    Raises:
+        Rejected: The TOML file is wrong (``invalid_config``, ``config_unreadable``), or a declaration;
+            ``tracing_not_installed``. Permanent.
+        Unavailable: ``database_unavailable``, or ``schema_behind`` (run ``tickwright migrate``). Retry.
+    """
+    read_config = cache(partial(load_config, settings.config))
+    if declare:
+        read_config()
+    if database is None:
+        async with (
+            open_database(settings) as opened,
+            open_installation(settings, registrations, database=opened, declare=declare) as installation,
+        ):
+            yield installation
+        return
+    async with open_traces(settings):
+        if database.embedded:
+            await ensure_schema(database)
+        pool = await open_pool(database.url, max_size=settings.connections_max, pooled=database.pooled)
+        context = Context(settings, pool, None, registrations or Registrations(), read_config)
+        try:
+            if not database.embedded:
+                with translated():
+                    check_revision(database, await _revision(pool))
+            provide(context)
+            if declare:
+                with translated():
+                    for plugin in PLUGINS:
+                        await plugin.declare(context)
+            yield Installation(database, context)
+        finally:
+            await context.ports.aclose()
+            await close_pool(pool)
+
+
+def provide(context: Context) -> None:
+    """Let every plugin offer its ports, and offer what comes from all of them."""
+    context.ports.offer(TargetCheck, lambda: target_check(context.settings))
+    for plugin in PLUGINS:
+        plugin.provide(context)
+
+
+def build_brokers(context: Context) -> Brokers:
+    """Return a broker per scheme. A scheme without a server is missing, and messages to it wait."""
+    found = [broker for plugin in PLUGINS for broker in plugin.brokers(context)]
+    return Brokers({scheme: broker for broker in found for scheme in broker.schemes})
+
+
+async def close_brokers(brokers: Brokers) -> None:
+    """Release every broker's connections, once each."""
+    for broker in {id(broker): broker for broker in brokers.values()}.values():
+        await broker.aclose()
+
+
+def target_check(settings: Settings) -> TargetCheck:
+    """Return what refuses a target that can never be delivered to, or is reserved. No I/O."""
+
+    @cache
+    def checks() -> dict[str, Callable[[str], None]]:
+        return {scheme: check for plugin in PLUGINS for scheme, check in plugin.target_checks(settings).items()}
+
+    def check(target: str) -> None:
+        parsed = parse_target(target)
+        reserved = {OUR_PREFIX, *(prefix for plugin in PLUGINS for prefix in plugin.reserved_prefixes(settings))}
+        if is_internal(parsed, reserved):
+            text = f"only Tickwright itself sends to {target}; use an exchange, a queue or a topic without its prefix"
+            raise Rejected("destination_reserved", text, field="target")
+        if parsed.scheme in checks():
+            checks()[parsed.scheme](target)
+
+    return check
+
+
+async def close_pool(pool: Pool) -> None:
+    """Close politely within five seconds, then at once."""
+    try:
+        async with asyncio.timeout(5):
+            await pool.close()
+    except TimeoutError:
+        pool.terminate()
+
+
+async def ensure_schema(database: Database) -> None:
+    """Bring the embedded database's schema forward; refuse another one that is not migrated.
+
+    Raises:
+        Unavailable: ``schema_behind``. Retry after ``tickwright migrate``.
+    """
+    if database.embedded:
+        from tickwright.store.migrate import migrate
+
+        await asyncio.to_thread(migrate, database.url)
+        return
+    check_revision(database, await revision(database))
+
+
+def check_revision(database: Database, found: str | None) -> None:
+    """Refuse a schema that is not there or behind.
+
+    Raises:
+        Unavailable: ``schema_behind``. Retry after ``tickwright migrate``.
+    """
+    if found is None:
+        raise Unavailable(
+            "schema_behind", f"{database.shown} has no Tickwright schema; run: tickwright migrate", found=None
+        )
+    if found < head_revision():
+        raise Unavailable(
+            "schema_behind",
+            f"{database.shown} has schema {found}, this release needs {head_revision()}; run: tickwright migrate",
+            found=found,
+        )
+
+
+async def revision(database: Database) -> str | None:
+    """Return the schema's revision, ``None`` without a schema.
+
+    Raises:
+        Unavailable: The database does not answer. Retry.
+    """
+    pool = await open_pool(database.url, max_size=1, pooled=database.pooled)
+    try:
+        with translated():
+            return await _revision(pool)
+    finally:
+        await close_pool(pool)
+
+
+async def _revision(pool: Pool) -> str | None:
+    try:
+        return str(await pool.fetchval(_SQL["revision"]))
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        return None

@@ -1,0 +1,55 @@
+"""The plugins of this installation, in the order in which they are asked and started."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from tickwright.domain.errors import Rejected
+from tickwright.plugin import Plugin
+
+ENTRY_POINT = "tickwright.capabilities"
+BUILT_IN = (
+    "transports.http",
+    "transports.websocket",
+    "transports.rabbitmq",
+    "transports.kafka",
+    "transports.postgres",
+    "transports.redis",
+    "transports.objectstore",
+    "sources",
+    "partners",
+    "capabilities.polling",
+    "capabilities.fanout",
+    "capabilities.reports",
+    "capabilities.batches",
+    "capabilities.jobs",
+    "capabilities.operations",
+)
+"""Rooms whose ``plugin.py`` has a ``PLUGIN``. Of two that offer one port the first is used."""
+
+
+def load_plugins() -> tuple[Plugin, ...]:
+    """Return the plugins of the product and those of installed packages.
+
+    Raises:
+        Rejected: ``invalid_plugin``: an installed package has no plugin at its entry point, or its name is taken.
+            Permanent until the package is repaired or removed.
+    """
+    found: dict[str, Plugin] = {}
+    for origin, plugin in _plugins():
+        if not isinstance(plugin, Plugin):
+            raise Rejected("invalid_plugin", f"{origin} is not a tickwright.plugin.Plugin: {plugin!r}")
+        if plugin.name in found:
+            raise Rejected("invalid_plugin", f"{origin}: there is a plugin named {plugin.name!r} already")
+        found[plugin.name] = plugin
+    return tuple(found.values())
+
+
+def _plugins() -> Iterator[tuple[str, object]]:
+    for room in BUILT_IN:
+        yield room, import_module(f"tickwright.{room}.plugin").PLUGIN
+    for point in entry_points(group=ENTRY_POINT):
+        yield f"{ENTRY_POINT}: {point.name} = {point.value}", point.load()
+
+
+PLUGINS = load_plugins()

@@ -1,0 +1,71 @@
+"""The plugin of named sources: databases and files that reports and audiences read."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from tickwright.plugin import Context, Plugin
+from tickwright.plugin.contract import ReadTable
+from tickwright.plugin.settings import environment_secret
+from tickwright.ports.audiences import AudienceFile, AudienceFiles, FileFacts
+from tickwright.ports.objects import LazyObjectStore, ObjectStore, WorkFolder
+
+if TYPE_CHECKING:
+    from tickwright.sources.object_files import ObjectFiles
+
+
+class LazyFiles:
+    """A :class:`tickwright.ports.audiences.AudienceFiles` whose folder and library come with its first file."""
+
+    def __init__(self, objects: ObjectStore, folder: WorkFolder) -> None:
+        self._objects, self._folder = objects, folder
+        self._files: ObjectFiles | None = None
+
+    @asynccontextmanager
+    async def open(self, key: str, order: str, expected: FileFacts | None) -> AsyncIterator[AudienceFile]:
+        """Fetch the object, unless it is here, and give it for the length of the block."""
+        if self._files is None:
+            from tickwright.sources.object_files import ObjectFiles
+
+            self._files = ObjectFiles(self._objects, await self._folder.opened())
+        async with self._files.open(key, order, expected) as file:
+            yield file
+
+    async def aclose(self) -> None:
+        """Remove what was fetched."""
+        if self._files is not None:
+            await self._files.aclose()
+
+
+class SourcesPlugin(Plugin):
+    """Provides the sources that the TOML file names as ``[sources.NAME]``."""
+
+    name = "sources"
+
+    def config_tables(self) -> Mapping[str, ReadTable]:
+        """Return what checks a source."""
+        from tickwright.sources.named import read_source
+
+        return {"sources": read_source}
+
+    def provide(self, context: Context) -> None:
+        """Offer the sources; each is opened when it is first read."""
+        from tickwright.sources.named import Sources, read_source
+
+        def make() -> Sources:
+            read = {name: read_source(name, table, [], where=name) for name, table in context.tables("sources").items()}
+            terms = {name: one for name, one in read.items() if one is not None}
+            sources = Sources(terms, environment_secret, context.ports.get(WorkFolder).path)
+            context.ports.on_close(sources.aclose)
+            return sources
+
+        def files() -> AudienceFiles:
+            made = LazyFiles(context.ports.get(LazyObjectStore), context.ports.get(WorkFolder))
+            context.ports.on_close(made.aclose)
+            return made
+
+        context.ports.offer(Sources, make)
+        context.ports.offer(AudienceFiles, files)
+
+
+PLUGIN = SourcesPlugin()

@@ -1,0 +1,59 @@
+"""The plugin of the transport inside PostgreSQL."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tickwright.plugin import Context, Plugin
+from tickwright.ports.broker import Broker
+from tickwright.ports.transports import TaskTransport
+from tickwright.store.pool import Pool
+
+if TYPE_CHECKING:
+    from tickwright.transports.postgres.tasks import PostgresDeadLetters, PostgresTaskQueue
+
+
+class PostgresTaskTransport:
+    """A :class:`tickwright.ports.transports.TaskTransport` inside PostgreSQL."""
+
+    def __init__(self, pool: Pool, topic: str) -> None:
+        self._pool, self._topic = pool, topic
+        self.destination = f"pg:{topic}"
+
+    async def prepare(self) -> None:
+        """Do nothing: a topic inside PostgreSQL exists."""
+
+    async def missing(self) -> list[str] | None:
+        """Return nothing: no queue can be missing."""
+        return []
+
+    def queue(self, slots: int) -> "PostgresTaskQueue":
+        """Return the queue as one consumer reads it."""
+        from tickwright.transports.postgres.tasks import PostgresTaskQueue
+
+        return PostgresTaskQueue(self._pool, self._topic, slots=slots)
+
+    def dead_letters(self) -> "PostgresDeadLetters":
+        """Return its dead letters."""
+        from tickwright.transports.postgres.tasks import PostgresDeadLetters
+
+        return PostgresDeadLetters(self._pool, self._topic)
+
+
+class PostgresPlugin(Plugin):
+    """Delivers to ``pg:`` destinations; provides the task queue where no broker does."""
+
+    name = "postgres"
+
+    def provide(self, context: Context) -> None:
+        """Offer the task queue, called as it would be in RabbitMQ."""
+        prefix = context.settings.amqp_prefix
+        context.ports.offer(TaskTransport, lambda: PostgresTaskTransport(context.pool, f"{prefix}.fanout"))
+
+    def brokers(self, context: Context) -> Sequence[Broker]:
+        """Return the broker."""
+        from tickwright.transports.postgres.broker import PostgresBroker
+
+        return (PostgresBroker(context.pool),)
+
+
+PLUGIN = PostgresPlugin()

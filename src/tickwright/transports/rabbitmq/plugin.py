@@ -1,0 +1,105 @@
+"""The plugin of RabbitMQ."""
+
+from collections.abc import Sequence
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from tickwright.domain.errors import Rejected
+from tickwright.plugin import Context, Ownership, Plugin, Settings, SettingsPart
+from tickwright.plugin.settings import text
+from tickwright.ports.broker import Broker
+from tickwright.ports.transports import ReportTransport, TaskTransport
+
+ANNOUNCEMENTS_AT_ONCE = 20
+
+
+def _check_amqp_url(url: str) -> None:
+    """Refuse what can never be RabbitMQ; nothing of the URL is repeated, for it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"amqp", "amqps"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise Rejected(
+            "invalid_settings", "write amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps:// for TLS; %2F is the host /"
+        )
+
+
+class RabbitSettings(SettingsPart):
+    """Where RabbitMQ is.
+
+    Attributes:
+        amqp_url: RabbitMQ; without it ``amqp:`` destinations wait.
+    """
+
+    amqp_url: Annotated[SecretStr, text(_check_amqp_url, keep=True)] | None = None
+
+
+class RabbitPlugin(Plugin):
+    """Delivers to ``amqp:`` destinations; provides the task queue and the exchanges of reports."""
+
+    name = "rabbitmq"
+    settings = RabbitSettings
+
+    def provide(self, context: Context) -> None:
+        """Offer the queues, where RabbitMQ is configured."""
+        mine = context.settings.part(RabbitSettings)
+        if mine.amqp_url is None:
+            return
+        url = mine.amqp_url.get_secret_value()
+        context.ports.offer(TaskTransport, lambda: _task_queue(url, context.settings.amqp_prefix))
+        context.ports.offer(ReportTransport, lambda: _report_exchange(url, context.settings.amqp_prefix))
+
+    def brokers(self, context: Context) -> Sequence[Broker]:
+        """Return the broker, where RabbitMQ is configured."""
+        url = context.settings.part(RabbitSettings).amqp_url
+        if url is None:
+            return ()
+        from tickwright.transports.rabbitmq.broker import RabbitBroker
+
+        return (RabbitBroker(url.get_secret_value()),)
+
+    def reserved_prefixes(self, settings: Settings) -> Sequence[str]:
+        """Return the prefix of our exchanges."""
+        return (settings.amqp_prefix,)
+
+    def ownerships(self, context: Context) -> Sequence[Ownership]:
+        """Return the prefix of exchanges and queues."""
+        mine = context.settings.part(RabbitSettings)
+        if mine.amqp_url is None:
+            return ()
+        url, prefix = mine.amqp_url.get_secret_value(), context.settings.amqp_prefix
+
+        async def claim(installation: str) -> str:
+            from tickwright.transports.rabbitmq.topology import owner
+
+            return await owner(url, prefix, installation)
+
+        return (
+            Ownership(
+                place="RabbitMQ",
+                roles=frozenset({"scheduler", "fanout-consumer", "report-listener"}),
+                prefix=prefix,
+                setting="TICKWRIGHT_AMQP_PREFIX",
+                mark=f"the exchange {prefix}.installation",
+                claim=claim,
+            ),
+        )
+
+
+def _task_queue(url: str, prefix: str) -> TaskTransport:
+    from tickwright.transports.rabbitmq.carriers import RabbitTaskTransport
+
+    return RabbitTaskTransport(url, prefix)
+
+
+def _report_exchange(url: str, prefix: str) -> ReportTransport:
+    from tickwright.transports.rabbitmq.carriers import RabbitReportTransport
+
+    return RabbitReportTransport(url, prefix, slots=ANNOUNCEMENTS_AT_ONCE)
+
+
+PLUGIN = RabbitPlugin()

@@ -1,0 +1,92 @@
+"""The plugin of Redis."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated
+
+from pydantic import Field, SecretStr
+
+from tickwright.domain.errors import Unavailable
+from tickwright.plugin import Context, Ownership, Plugin, SettingsPart
+from tickwright.ports.fanout import CarryingRunClaims, Marks
+from tickwright.ports.reports import SharedParts
+
+
+class RedisSettings(SettingsPart):
+    """Where Redis is.
+
+    Attributes:
+        redis_url: Redis, which decides who publishes and who runs tasks; without it PostgreSQL decides alone.
+        redis_prefix: Of our keys; two installations on one Redis need two.
+        report_prefix: Before the keys of reports in Redis; two installations on one Redis need two.
+    """
+
+    redis_url: SecretStr | None = None
+    redis_prefix: Annotated[str, Field(pattern="^[A-Za-z0-9{}._-]{1,100}$")] = "gocpi"
+    report_prefix: Annotated[str, Field(pattern="^[A-Za-z0-9{}._-]{0,100}$")] = ""
+
+
+class RedisPlugin(Plugin):
+    """Provides fast publish marks, run claims and parts of reports. Never the authority."""
+
+    name = "redis"
+    settings = RedisSettings
+
+    def provide(self, context: Context) -> None:
+        """Offer what is kept in Redis, where it is configured; all of it over one connection."""
+        mine = context.settings.part(RedisSettings)
+        if mine.redis_url is None:
+            return
+        from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
+        from tickwright.transports.redis.connection import RedisLink
+        from tickwright.transports.redis.report_parts import RedisParts
+
+        url, prefix, ports = mine.redis_url.get_secret_value(), mine.redis_prefix, context.ports
+
+        def connect() -> RedisLink:
+            connection = RedisLink(url)
+            ports.on_close(connection.aclose)
+            return connection
+
+        ports.offer(RedisLink, connect)
+        ports.offer(Marks, lambda: RedisMarks(ports.get(RedisLink), prefix=prefix))
+        ports.offer(CarryingRunClaims, lambda: RedisRunClaims(ports.get(RedisLink), prefix=prefix))
+        ports.offer(SharedParts, lambda: RedisParts(ports.get(RedisLink), mine.report_prefix))
+
+    async def start(self, context: Context) -> None:
+        """Refuse a Redis that may lose keys; one that does not answer is asked again while it is needed.
+
+        Raises:
+            Rejected: ``redis_may_evict``, ``invalid_redis_url`` and what else makes a Redis unfit. Permanent.
+        """
+        if context.settings.part(RedisSettings).redis_url is None:
+            return
+        from tickwright.transports.redis.connection import RedisLink
+
+        with suppress(Unavailable):
+            await context.ports.get(RedisLink).check()
+
+    def ownerships(self, context: Context) -> Sequence[Ownership]:
+        """Return the prefix of keys."""
+        mine = context.settings.part(RedisSettings)
+        if mine.redis_url is None:
+            return ()
+
+        async def claim(installation: str) -> str:
+            from tickwright.transports.redis.connection import RedisLink, owner
+
+            return await owner(context.ports.get(RedisLink), mine.redis_prefix, installation)
+
+        return (
+            Ownership(
+                place="Redis",
+                roles=frozenset({"scheduler", "fanout-consumer", "report-listener"}),
+                prefix=mine.redis_prefix,
+                setting="TICKWRIGHT_REDIS_PREFIX",
+                mark=f"the key {mine.redis_prefix}:installation",
+                claim=claim,
+            ),
+        )
+
+
+PLUGIN = RedisPlugin()
