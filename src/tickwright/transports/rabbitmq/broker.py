@@ -7,15 +7,15 @@ use another connection.
 """
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import AmqpTarget, parse_target
-from tickwright.ports.broker import Message, Outcome, Refused
-from tickwright.transports.rabbitmq.channel import ExchangeChannel, Publication, PublishBatch, content_header
+from tickwright.ports.broker import Message, Outcome, Refused, Unknown
+from tickwright.transports.rabbitmq.channel import NO_CONFIRM, ExchangeChannel, Publication, content_header
 from tickwright.transports.rabbitmq.connection import Publisher
-from tickwright.transports.rabbitmq.stalled_destinations import StalledDestinations
+from tickwright.transports.rabbitmq.stalled_destinations import BLOCKED, StalledDestinations
 
 WINDOW = 500
 LATE_MAX = 16
@@ -25,6 +25,8 @@ ID_BYTES_MAX = 255
 
 _SCHEMES = frozenset({"amqp"})
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")
+_NOT_SENT = Refused("broker_busy", "RabbitMQ could not be handed the message in time; nothing was sent.")
+_LATE = Unknown("timeout", "No confirm within the timeout; it may have been taken.")
 
 
 class RabbitBroker:
@@ -115,6 +117,115 @@ class RabbitBroker:
         ).send(deadline)
         for place, outcome in zip(publications, answers, strict=True):
             outcomes[place] = outcome
+
+
+class PublishBatch:
+    """The messages of one call for one exchange: sent once, many per write, as fast as confirms free slots.
+
+    Args:
+        publisher: The connection.
+        stalled: Destinations that use another connection.
+        window: One slot per message, of every sender, that waits for a confirm and is not late.
+        exchange: Of all publications.
+        publications: At least one.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        stalled: StalledDestinations,
+        window: asyncio.Semaphore,
+        exchange: str,
+        publications: Sequence[Publication],
+    ) -> None:
+        self._publisher, self._stalled = publisher, stalled
+        self._aside: defaultdict[str, deque[Publication]] = defaultdict(deque)
+        self._window = window
+        self._exchange = exchange
+        self._letters = publications
+        self._left = deque(publications)
+
+    async def send(self, deadline: float) -> list[Outcome]:
+        """Return one outcome per publication, in order, no later than ``deadline`` of the loop's clock."""
+        unsent, unconfirmed = _NOT_SENT, _LATE
+        try:
+            async with asyncio.timeout_at(deadline):
+                unsent = await self._send_all() or _NOT_SENT
+                await self._answers()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            unconfirmed = NO_CONFIRM  # cancelled by the library, not by the caller
+        finally:
+            for publication in self._letters:
+                publication.give_up()
+        return [
+            publication.refused or unsent if publication.answer is None else publication.outcome() or unconfirmed
+            for publication in self._letters
+        ]
+
+    async def _send_all(self) -> Refused | None:
+        """Send until nothing is left, or return why the rest cannot be sent. Stalled destinations come last."""
+        while self._left:
+            self._set_aside()
+            while self._left:
+                refused = await self._send_some()
+                if refused is not None:
+                    return refused
+            aside, self._aside = self._aside, defaultdict(deque)
+            await asyncio.gather(*(self._stalled.send(self._exchange, *one) for one in aside.items()))
+            self._left.extend(publication for publications in aside.values() for publication in publications)
+        return None
+
+    def _set_aside(self) -> None:
+        if not self._stalled:
+            return
+        left, self._left = self._left, deque()
+        for publication in left:
+            stalled = self._stalled.has(self._exchange, publication.routing_key)
+            (self._aside[publication.routing_key] if stalled else self._left).append(publication)
+
+    async def _send_some(self) -> Refused | None:
+        slots, some = await self._take_slots(), list[Publication]()
+        try:
+            channel = await self._publisher.channel(self._exchange)
+            if isinstance(channel, Refused):
+                return channel
+            if await self._publisher.blocked():
+                return BLOCKED
+            self._set_aside()  # more destinations may have stalled meanwhile
+            some = channel.next_batch(self._left, slots)
+            await channel.send(some, self._window.release)
+        finally:
+            sent = sum(publication.answer is not None for publication in some)
+            for _ in range(sent):
+                self._left.popleft()
+            for _ in range(slots - sent):  # the others are released with their answers
+                self._window.release()
+        if self._left and not some:
+            await channel.wait_for_id(self._left[0].message.id)
+        return None
+
+    async def _take_slots(self) -> int:
+        """Wait for a slot in the window, and take as many as are free and needed."""
+        await self._window.acquire()
+        slots = 1
+        while slots < len(self._left) and not self._window.locked():
+            await self._window.acquire()
+            slots += 1
+        return slots
+
+    async def _answers(self) -> None:
+        waiting = {
+            publication.answer
+            for publication in self._letters
+            if publication.answer is not None and not publication.answer.done()
+        }
+        if waiting:
+            await asyncio.wait(waiting)
 
 
 def _target(destination: str) -> AmqpTarget:

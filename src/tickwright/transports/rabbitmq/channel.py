@@ -13,7 +13,7 @@ channel, and soon from the whole connection.
 
 import asyncio
 import math
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -28,8 +28,6 @@ from aiormq.channel import Channel
 from aiormq.exceptions import ChannelAccessRefused
 
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.transports.rabbitmq.connection import Publisher
-from tickwright.transports.rabbitmq.stalled_destinations import BLOCKED, StalledDestinations
 
 # Frames: a persistent, mandatory message as bytes of AMQP 0-9-1. Many are joined into one write. The client library
 # builds an object for every frame, which costs twenty times as much. A test reads these bytes with the library.
@@ -380,116 +378,3 @@ class ExchangeChannel:
         for answer in self._in_flight.values():
             if not answer.done():
                 answer.set_result(outcome)
-
-
-_NOT_SENT = Refused("broker_busy", "RabbitMQ could not be handed the message in time; nothing was sent.")
-_LATE = Unknown("timeout", "No confirm within the timeout; it may have been taken.")
-
-
-class PublishBatch:
-    """The messages of one call for one exchange: sent once, many per write, as fast as confirms free slots.
-
-    Args:
-        publisher: The connection.
-        stalled: Destinations that use another connection.
-        window: One slot per message, of every sender, that waits for a confirm and is not late.
-        exchange: Of all publications.
-        publications: At least one.
-    """
-
-    def __init__(
-        self,
-        publisher: Publisher,
-        stalled: StalledDestinations,
-        window: asyncio.Semaphore,
-        exchange: str,
-        publications: Sequence[Publication],
-    ) -> None:
-        self._publisher, self._stalled = publisher, stalled
-        self._aside: defaultdict[str, deque[Publication]] = defaultdict(deque)
-        self._window = window
-        self._exchange = exchange
-        self._letters = publications
-        self._left = deque(publications)
-
-    async def send(self, deadline: float) -> list[Outcome]:
-        """Return one outcome per publication, in order, no later than ``deadline`` of the loop's clock."""
-        unsent, unconfirmed = _NOT_SENT, _LATE
-        try:
-            async with asyncio.timeout_at(deadline):
-                unsent = await self._send_all() or _NOT_SENT
-                await self._answers()
-        except TimeoutError:
-            pass
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            unconfirmed = NO_CONFIRM  # cancelled by the library, not by the caller
-        finally:
-            for publication in self._letters:
-                publication.give_up()
-        return [
-            publication.refused or unsent if publication.answer is None else publication.outcome() or unconfirmed
-            for publication in self._letters
-        ]
-
-    async def _send_all(self) -> Refused | None:
-        """Send until nothing is left, or return why the rest cannot be sent. Stalled destinations come last."""
-        while self._left:
-            self._set_aside()
-            while self._left:
-                refused = await self._send_some()
-                if refused is not None:
-                    return refused
-            aside, self._aside = self._aside, defaultdict(deque)
-            await asyncio.gather(*(self._stalled.send(self._exchange, *one) for one in aside.items()))
-            self._left.extend(publication for publications in aside.values() for publication in publications)
-        return None
-
-    def _set_aside(self) -> None:
-        if not self._stalled:
-            return
-        left, self._left = self._left, deque()
-        for publication in left:
-            stalled = self._stalled.has(self._exchange, publication.routing_key)
-            (self._aside[publication.routing_key] if stalled else self._left).append(publication)
-
-    async def _send_some(self) -> Refused | None:
-        slots, some = await self._take_slots(), list[Publication]()
-        try:
-            channel = await self._publisher.channel(self._exchange)
-            if isinstance(channel, Refused):
-                return channel
-            if await self._publisher.blocked():
-                return BLOCKED
-            self._set_aside()  # more destinations may have stalled meanwhile
-            some = channel.next_batch(self._left, slots)
-            await channel.send(some, self._window.release)
-        finally:
-            sent = sum(publication.answer is not None for publication in some)
-            for _ in range(sent):
-                self._left.popleft()
-            for _ in range(slots - sent):  # the others are released with their answers
-                self._window.release()
-        if self._left and not some:
-            await channel.wait_for_id(self._left[0].message.id)
-        return None
-
-    async def _take_slots(self) -> int:
-        """Wait for a slot in the window, and take as many as are free and needed."""
-        await self._window.acquire()
-        slots = 1
-        while slots < len(self._left) and not self._window.locked():
-            await self._window.acquire()
-            slots += 1
-        return slots
-
-    async def _answers(self) -> None:
-        waiting = {
-            publication.answer
-            for publication in self._letters
-            if publication.answer is not None and not publication.answer.done()
-        }
-        if waiting:
-            await asyncio.wait(waiting)

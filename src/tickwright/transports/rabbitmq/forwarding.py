@@ -21,13 +21,12 @@ from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown
 from tickwright.ports.ids import random_token, unix_seconds
 from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.connection import CLOSE_TIMEOUT_S, FAILURES, losses_as_failures
-from tickwright.transports.rabbitmq.raw_connection import as_count, close_quietly, connect, open_channel
+from tickwright.transports.rabbitmq.raw_connection import DELAYS_HEADER, as_count, close_quietly, connect, open_channel
 from tickwright.transports.rabbitmq.topology import Topology, declare
 
 FORWARD_TIMEOUT_S = 5.0
 REASON_CHARS_MAX = 100
 TEXT_CHARS_MAX = 1000
-DELAYS_HEADER = "tickwright-delays"
 REDELIVERIES_HEADER = "tickwright-redeliveries"
 REASON_HEADER = "tickwright-reason"
 TEXT_HEADER = "tickwright-reason-text"
@@ -95,11 +94,6 @@ def dead_letter_headers(reason: str, text: str, *, delays: int) -> dict[str, Any
         DIED_HEADER: unix_seconds(),
         DELAYS_HEADER: delays,
     }
-
-
-def delays_of(headers: Mapping[str, Any]) -> int:
-    """Return how often a message was delayed."""
-    return as_count(headers.get(DELAYS_HEADER)) or 0
 
 
 def delay_headers(delivery: Delivery) -> tuple[int, dict[str, Any]]:

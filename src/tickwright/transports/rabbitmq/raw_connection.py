@@ -28,9 +28,9 @@ from tickwright.transports.rabbitmq.connection import (
     HEARTBEAT_S,
     losses_as_failures,
 )
-from tickwright.transports.rabbitmq.forwarding import delays_of
 
 UNREADABLE_HEADER = "tickwright-unreadable"
+DELAYS_HEADER = "tickwright-delays"
 
 _UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, OSError, RecursionError, struct.error)
 _BYTES = "_tickwright_bytes"
@@ -272,6 +272,11 @@ def delivery_of(subscription: Subscription, message: DeliveredMessage) -> Delive
         delays=delays_of(headers),
         handle=UnackedMessage(subscription, message.delivery_tag or 0, found, monotonic()),
     )
+
+
+def delays_of(headers: Mapping[str, Any]) -> int:
+    """Return how often a message was delayed."""
+    return as_count(headers.get(DELAYS_HEADER)) or 0
 
 
 def deliveries_of(count: Any, *, again: bool) -> int:
