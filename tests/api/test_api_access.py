@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tickwright.process.brokers import target_check
 
 from kit.api import ADMIN, RunningApi, running_api
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits, Readiness
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.ports.caller import Role
+from tickwright.process.installation import target_check
 from tickwright.process.settings import load_settings
 
 OPEN = {"/healthz", "/readyz", "/metrics", "/v1/openapi.json"}

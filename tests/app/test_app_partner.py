@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from tickwright.process.partners import Couriers
 
 from kit.consumers import all_done, http_of, seed
 from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, Rejected, Tickwright
 from tickwright.capabilities.polling.consumer.courier import CourierRegistry
+from tickwright.capabilities.polling.consumer.couriers import Couriers
 from tickwright.observe.logs import without_secrets
 from tickwright.partners import PartnerSettings
 from tickwright.process.settings import load_settings

@@ -2,8 +2,8 @@
 
 import asyncpg
 import pytest
-from tickwright.process.leased_loops import scheduler_loops
 
+from kit.contexts import started
 from kit.leases import LONG
 from tickwright.engine import retention as module
 from tickwright.engine.leases import Lease, Leases
@@ -175,8 +175,9 @@ async def test_the_setting_says_how_long_a_stuck_job_may_stand(pool: asyncpg.Poo
         "UPDATE tickwright.scheduled_tasks SET status = 'processing', updated_at = now() - interval '6 minutes'"
     )
     for stuck_after, status in (("1h", "processing"), ("5m", "pending")):
-        settings = Settings.model_validate({"stuck_after": stuck_after})
-        [upkeep] = [loop for loop in scheduler_loops(settings, Leases(pool, owner="t")) if isinstance(loop, Upkeep)]
-        await upkeep.round(lease)
+        settings = Settings(stuck_after=stuck_after)
+        async with started(pool, settings, "scheduler") as context:
+            [upkeep] = [loop for loop in context.leased if isinstance(loop, Upkeep)]
+            await upkeep.round(lease)
         sql = "SELECT status FROM tickwright.scheduled_tasks WHERE id = $1"
         assert await pool.fetchval(sql, job_id) == status

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tickwright.process.partners import Couriers
 
 from kit.consumers import seed
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Tickwright
 from tickwright.capabilities.polling.consumer import consumer
-from tickwright.process import partners
+from tickwright.capabilities.polling.consumer import couriers as partners
+from tickwright.capabilities.polling.consumer.couriers import Couriers
 from tickwright.store.pool import Pool, open_pool
 
 

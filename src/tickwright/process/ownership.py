@@ -61,7 +61,7 @@ class OwnershipCheck:
                 owner = self._installation
             if owner != self._installation:
                 self._refuse(place, owner)
-            if place.asks_twice and name not in self._asked:
+            if place.asks_twice and owner == self._installation and name not in self._asked:
                 self._asked.add(name)
             else:
                 del self._open[name]

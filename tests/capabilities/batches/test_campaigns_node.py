@@ -8,16 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tickwright.process.batches import batch_loops
-
 from kit.campaigns import CLIENTS, LOAN
+from kit.contexts import started
 from kit.nodes import running, settings_of
 from kit.postgres import as_reader
 from kit.waiting import eventually_async
 from tickwright import BatchChunk, BatchRun, Job
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.batches.service import CampaignsService
-from tickwright.engine.leases import Leases
 from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.node import Node
@@ -154,7 +152,7 @@ async def test_the_settings_of_the_lock_are_the_producers_alone(pool: Pool) -> N
     """A lock that nobody else takes for an hour holds up nobody's actions."""
     hour = timedelta(hours=1)
     settings = Settings(lock_at_most_for=hour, lock_at_least_for=hour)
-    _, loops, _ = batch_loops(settings, Leases(pool, owner="me"), None)
-    terms = {loop.name: loop.lease_terms for loop in loops}
+    async with started(pool, settings, "scheduler") as context:
+        terms = {loop.name: loop.lease_terms for loop in context.leased}
     assert (terms["campaign-producer"].ttl, terms["campaign-producer"].at_least) == (hour, hour)
     assert (terms["campaign-checker"].ttl, terms["campaign-checker"].at_least) == (timedelta(seconds=20), timedelta())

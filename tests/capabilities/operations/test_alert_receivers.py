@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 from standardwebhooks import Webhook, WebhookVerificationError
-from tickwright.process.brokers import target_check
 
 from kit.api import ADMIN, RunningApi, running_api
 from kit.cli import environment, tickwright
@@ -24,6 +23,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import RULES
 from tickwright.plugin.settings import Settings
+from tickwright.process.installation import target_check
 from tickwright.store.pool import UNAVAILABLE
 from tickwright.transports.http.broker import ReceiverBroker
 

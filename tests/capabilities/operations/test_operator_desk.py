@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from tickwright.process.batches import batch_loops
-from tickwright.process.leased_loops import poll_relays, scheduler_loops
 
 from kit.api import RunningApi, running_api
+from kit.contexts import started
 from tickwright.capabilities.operations import machinery as operator_desk
 from tickwright.capabilities.operations.lease_purposes import GUARDS, guards
 from tickwright.engine.leases import Lease, Leases
@@ -123,13 +122,10 @@ async def test_a_lease_says_who_has_it_since_when_and_what_it_guards(api: Runnin
     assert found["poll-relay:3"]["guards"] == GUARDS["poll-relay"]
 
 
-def test_every_lease_of_a_process_has_its_words() -> None:
+async def test_every_lease_of_a_process_has_its_words(api: RunningApi) -> None:
     """A loop that is added is explained; one that is gone is taken off."""
-    leases = Leases(None, owner="test")  # nothing is asked of the database
-    settings = Settings()
-    produced = batch_loops(settings, leases, None)[1]
-    loops = [*scheduler_loops(settings, leases), *poll_relays(settings, leases), *produced]
-    names = {loop._lease_name for loop in loops} | {"relay:outbox", "alerting"}
+    async with started(api.pool, Settings(), "scheduler", "relay") as context:
+        names = {loop._lease_name for loop in context.leased} | {"relay:outbox"}
     assert all(guards(name) for name in names), [name for name in names if not guards(name)]
     assert {name if name in GUARDS else name.partition(":")[0] for name in names} == set(GUARDS)
 

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from pydantic import SecretStr
 from standardwebhooks import Webhook, WebhookVerificationError
-from tickwright.process.brokers import target_check
 
 from kit.api import ADMIN
 from kit.receivers import HttpReceiver, Received
@@ -23,6 +22,7 @@ from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.errors import Rejected
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.caller import Caller, Role
+from tickwright.process.installation import target_check
 from tickwright.process.node import Node, open_node
 
 ME = Caller("me", Role.OPERATOR)

@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
-from tickwright.process.report_retention import ReportUpkeep
 
 from kit.leases import LONG, run_out
 from kit.report_faults import ask, functions, is_made
 from kit.reports import ReportWorld
 from tickwright.capabilities.reports import retention as module
-from tickwright.capabilities.reports.retention import Upkeep
+from tickwright.capabilities.reports.retention import LazyUpkeep, Upkeep
 from tickwright.engine.leases import Lease, Leases
-from tickwright.plugin.settings import Settings
+from tickwright.transports.objectstore.opening import LazyObjects
 
 NAME = "report-upkeep"
 AGO = """
@@ -134,5 +132,4 @@ async def test_a_store_that_refuses_costs_the_round_only(alone: ReportWorld, lea
     """The scheduler opens it for each round, and goes on with its other work."""
     (tmp_path / "file").write_text("no folder")
     place = (tmp_path / "file" / "objects").as_uri()
-    settings = Settings(database_url=SecretStr(alone.url), home=tmp_path, object_store=place)
-    assert await ReportUpkeep(settings).round(lease) > 0
+    assert await LazyUpkeep(LazyObjects(place, {})).round(lease) > 0

@@ -9,20 +9,18 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
-from tickwright.process.batches import open_executing
-from tickwright.process.reports import open_reports
-from tickwright.process.work_folder import open_work_folder, work_folder
 
+from kit.contexts import started
 from kit.merges import merge_processes, merged
-from tickwright.capabilities.batches.executions.work import BatchRegistry
 from tickwright.capabilities.reports.merge.merge import PartFile
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Unavailable
 from tickwright.plugin.settings import Settings
 from tickwright.ports.reports import Column
-from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool
+from tickwright.transports.objectstore.plugin import work_place
+from tickwright.transports.objectstore.work_folder import LazyFolder, work_folder
 
 HOLDER = """
 import sys
@@ -97,25 +95,22 @@ async def _rows() -> AsyncIterator[dict[str, int]]:
 
 async def test_the_folder_of_the_settings_goes_with_its_block(tmp_path: Path) -> None:
     """As the other one does."""
-    async with open_work_folder(Settings(home=tmp_path)) as folder:
-        assert folder.is_relative_to(tmp_path)
-        assert folder.is_dir()
+    made = LazyFolder(work_place(Settings(home=tmp_path)))
+    folder = await made.opened()
+    assert folder.is_relative_to(tmp_path)
+    assert folder.is_dir()
+    assert made.path() == folder
+    await made.aclose()
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("role", ["reports", "executions"])
+@pytest.mark.parametrize("role", ["report-listener", "campaign-consumer"])
 async def test_a_place_without_room_is_told_as_what_it_is(pool: Pool, tmp_path: Path, role: str) -> None:
     """Who starts such a process is told where no folder can be made, and that it is to be tried again."""
     taken = tmp_path / "taken"
     taken.write_text("a file")
     settings = Settings(database_url=SecretStr("postgresql:///none"), home=tmp_path, report_folder=taken)
-    sources = Sources({}, str)
-    opened = (
-        open_reports(settings, pool, None)
-        if role == "reports"
-        else open_executing(settings, pool, sources, BatchRegistry())
-    )
     with pytest.raises(Unavailable, match=f"no folder can be made in {taken}") as refused:
-        async with opened:
+        async with started(pool, settings, role):
             pass
     assert refused.value.code == "no_space"

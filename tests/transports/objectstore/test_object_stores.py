@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-from tickwright.process.objects import objects_url, open_objects
-from tickwright.process.report_resources import LazyObjects
 
 from kit.gcs import GcsServer
 from kit.object_store import BUCKET
@@ -18,7 +16,8 @@ from tickwright.domain.errors import InvariantBroken, Rejected
 from tickwright.ports.objects import ObjectStore, StoredObject
 from tickwright.process.settings import load_settings
 from tickwright.transports.objectstore.locations import parse_place
-from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.objectstore.opening import LazyObjects, open_store
+from tickwright.transports.objectstore.plugin import objects_url
 
 MIB = 1024 * 1024
 PART = 8 * MIB
@@ -310,9 +309,10 @@ async def test_without_a_setting_files_are_kept_in_the_home(tmp_path: Path) -> N
     """In the folder ``objects``, made when it is needed, for nobody else to read; strange names of homes included."""
     home = tmp_path / "a home#1 %20ü"
     settings = load_settings(home=home)
-    async with open_objects(settings) as store:
-        await store.put_file("r/1", make_file(tmp_path / "source", 5))
-        assert await store.size("r/1") == 5
+    store = LazyObjects(objects_url(settings), {})
+    await store.put_file("r/1", make_file(tmp_path / "source", 5))
+    assert await store.size("r/1") == 5
+    await store.aclose()
     assert (home / "objects" / "r" / "1").stat().st_mode & 0o777 == 0o600
     assert (home / "objects" / "r").stat().st_mode & 0o777 == 0o700
     assert objects_url(settings).endswith("/objects")
@@ -320,7 +320,7 @@ async def test_without_a_setting_files_are_kept_in_the_home(tmp_path: Path) -> N
 
 async def test_a_store_that_opens_with_its_first_call_reads_from_a_byte_on_too(tmp_path: Path) -> None:
     """As processes have it that serve files."""
-    store = LazyObjects(load_settings(home=tmp_path / "home"))
+    store = LazyObjects(objects_url(load_settings(home=tmp_path / "home")), {})
     data = make_file(tmp_path / "source", 5).read_bytes()
     await store.put_file("r", tmp_path / "source")
     assert b"".join([piece async for piece in store.read("r", 3)]) == data[3:]
@@ -329,7 +329,8 @@ async def test_a_store_that_opens_with_its_first_call_reads_from_a_byte_on_too(t
 async def test_a_setting_says_where_files_are_kept(tmp_path: Path) -> None:
     """The folder of the setting, and none in the home."""
     settings = load_settings(home=tmp_path / "home", object_store=(tmp_path / "there").as_uri())
-    async with open_objects(settings) as store:
-        await store.put_file("r", make_file(tmp_path / "source", 5))
+    store = LazyObjects(objects_url(settings), {})
+    await store.put_file("r", make_file(tmp_path / "source", 5))
+    await store.aclose()
     assert (tmp_path / "there" / "r").stat().st_size == 5
     assert not (tmp_path / "home").exists()

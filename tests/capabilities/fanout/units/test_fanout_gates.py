@@ -1,8 +1,8 @@
 """What the environment says of modules: ``ENABLE_<MODULE>_POLLING``."""
 
 import pytest
-from tickwright.process.fanout import gates
 
+from tickwright.capabilities.fanout.plugin import switches as gates
 from tickwright.domain.errors import Rejected
 
 
