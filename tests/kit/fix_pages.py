@@ -43,7 +43,7 @@ def visit(browser: Browser, site: Site) -> Iterator[Visitors]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the page's tests in the order of their files: an installation is shared by a module, and grows with it."""
-    places = [place for place, item in enumerate(items) if item.path.parent.name == "page"]
+    places = [place for place, item in enumerate(items) if item.path.parent.name == "dashboard"]
     told = sorted((items[place] for place in places), key=lambda item: (item.path, item.reportinfo()[1] or 0))
     for place, item in zip(places, told, strict=True):
         items[place] = item
