@@ -1,19 +1,22 @@
 # `make` alone lists the targets. CI calls the same ones.
-# ARGS is passed on:  make test ARGS="tests/unit -k lease -n 0"   make bench NAME=jobs ARGS=--json
+# ARGS is passed on:  make test ARGS="tests/domain -k lease -n 0"   make bench NAME=jobs ARGS=--json
+# AREA is a room:     make test AREA=jobs   make test AREA=transports/kafka
 
 .DEFAULT_GOAL := help
-.PHONY: help up dev test check audit fmt docs bench lock clean
+.PHONY: help up dev quick test test-full check audit fmt docs bench lock clean
 
 unexport PYTHONDONTWRITEBYTECODE # tests start thousands of processes; each would compile everything for itself
 
 PYTHON_IN_VENV := .venv/bin/python
-TYPED := src/tickwright tests
+PYTEST := $(PYTHON_IN_VENV) -m pytest
 IN_PROCESSES := -n 3 --dist loadfile # a module stays together: its servers are started once
+SERVERLESS = tests/arch tests/domain tests/rest $(shell find tests -type d -name units)
+AREA_FOLDER = $(firstword $(wildcard tests/capabilities/$(AREA) tests/$(AREA)) tests/$(AREA))
 LOCK_OPTIONS := --group build --group dev --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-9s %s\n", $$1, $$2 }' Makefile
 
 up: ## install what is needed and start everything on the embedded PostgreSQL
 	@sh scripts/bootstrap.sh
@@ -22,17 +25,21 @@ up: ## install what is needed and start everything on the embedded PostgreSQL
 dev: ## make .venv with everything that checks and tests need
 	@sh scripts/bootstrap.sh dev
 
-test: dev ## run all tests against real servers, which the run starts and stops; ARGS="-n 0": in one process
+quick: dev ## run the tests that need no server: units, properties, architecture; under a minute
+	@$(PYTEST) -q -n 2 $(SERVERLESS) $(ARGS)
+
+test: dev ## run the tests that guard a change, against real servers that the run starts; AREA=jobs: one room
 	@sh scripts/test-servers.sh
-	@$(if $(ARGS),,$(PYTHON_IN_VENV) scripts/page.py verify)
-	@$(PYTHON_IN_VENV) -m pytest $(IN_PROCESSES) $(ARGS)
+	@$(if $(ARGS)$(AREA),,$(PYTHON_IN_VENV) scripts/page.py verify)
+	@$(PYTEST) $(IN_PROCESSES) -m "not mutant and not storm" $(if $(AREA),$(AREA_FOLDER)) $(ARGS)
+
+test-full: dev ## run every test: also mutants, storms, slow disks, matrices of versions
+	@sh scripts/test-servers.sh
+	@$(PYTHON_IN_VENV) scripts/page.py verify
+	@$(PYTEST) $(IN_PROCESSES) $(ARGS)
 
 check: dev ## format, lint, types and layers: everything that needs no server
-	.venv/bin/ruff format --check .
-	.venv/bin/ruff check .
-	MYPYPATH=src:tests $(PYTHON_IN_VENV) -m mypy --explicit-package-bases $(TYPED)
-	.venv/bin/lint-imports --no-logo
-	$(PYTHON_IN_VENV) scripts/page.py check
+	@$(PYTHON_IN_VENV) scripts/check.py
 
 audit: dev ## look up known vulnerabilities of what requirements.lock and the page's lock name; needs the public indexes
 	$(PYTHON_IN_VENV) scripts/audit.py
@@ -43,7 +50,7 @@ fmt: dev ## format the code and fix what can be fixed safely
 
 docs: dev ## run the examples of the documentation
 	@sh scripts/test-servers.sh
-	@$(PYTHON_IN_VENV) -m pytest tests/docs $(ARGS)
+	@$(PYTEST) tests/docs $(ARGS)
 
 bench: dev ## measure everything and write docs/performance.md; make bench NAME=… for one
 	@$(if $(NAME),.venv/bin/tickwright bench $(NAME) $(ARGS),$(PYTHON_IN_VENV) bench/run.py $(ARGS))

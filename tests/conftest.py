@@ -16,6 +16,7 @@ pytest_plugins = [
     "kit.fix_fanout",
     "kit.fix_garbage",
     "kit.fix_kafka",
+    "kit.fix_lanes",
     "kit.fix_leftovers",
     "kit.fix_objects",
     "kit.fix_pages",

@@ -1,16 +1,16 @@
-"""The house's rules as tests: layers, SQL in its place, sizes, docstrings, one list of columns."""
+"""The rules of the house as tests: layers, SQL in its place and room, sizes, docstrings, names."""
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import asyncpg
 import pytest
 from importlinter.cli import lint_imports
 
 import tickwright
-from tickwright.store.queries import load
 
 ROOT = Path(tickwright.__file__).parent
 REPOSITORY = ROOT.parents[1]
@@ -28,7 +28,73 @@ MEASURES = "bench/"  # a measuring program asks the database about itself
 
 FUNCTION_LINES_MAX, FUNCTION_LINES_AIM = 70, 25
 FILE_LINES_MAX = 600
+FOLDER_FILES_MAX = 20
 LONG_FUNCTIONS_SHARE_MAX = 0.03
+
+CROWDED = {"bench": 40, "process": 36, "domain": 26}
+"""Folders above ``FOLDER_FILES_MAX`` and what they may have: numbers that only fall."""
+
+TABLES = {
+    "api": {"sessions"},
+    "capabilities/jobs": {
+        "dead_letters", "job_keys", "scheduled_tasks", "scheduled_tasks_dead", "task_type_secrets", "task_types",
+        "type_grants", "type_rates",
+    },
+    "capabilities/polling": {
+        "account_freshness", "account_lags", "judged_accounts", "poll_batches", "poll_cap_slices", "poll_caps",
+        "poll_done", "poll_ends", "poll_lags", "poll_news", "poll_partitions", "poll_places", "poll_queue",
+        "poll_reads", "poll_relays", "poll_slices", "poll_slots", "poll_wheels", "polling_schedule_config",
+        "scheduler_outbox", "shipment_polling_tracker", "tracker_events", "tracker_intake", "trackers",
+    },
+    "capabilities/fanout": {
+        "entities", "fanout_claims", "fanout_cursors", "fanout_turns", "fanout_windows", "listed_modules",
+        "message_keys", "modules", "open_modules", "stale_entities",
+    },
+    "capabilities/reports": {"report_data", "report_links", "report_parts", "report_types", "reports"},
+    "capabilities/batches": {
+        "batch_versions", "batches", "campaign_executions", "campaigns", "execution_actions", "execution_chunks",
+        "execution_skips", "executions",
+    },
+    "capabilities/operations": {"alert_receiver_secrets", "alert_receivers", "alerts"},
+    "partners": {"partner_shares", "partner_states", "partners"},
+    "transports/postgres": {"messages"},
+}  # fmt: skip
+"""Tables and views by their room. The others belong to ``engine`` and ``store``, and every room may name them."""
+
+PARTNERS_OF = {"capabilities/polling", "capabilities/fanout"}
+"""Rooms that may name the tables of ``partners``, which is below them."""
+
+FOREIGN_SQL = {
+    "api/sql/access.sql",
+    "app/sql/publish.sql",
+    "capabilities/batches/sql/release.sql",
+    "capabilities/fanout/sql/modules.sql",
+    "capabilities/jobs/sql/dead_letters.sql",
+    "capabilities/operations/sql/access.sql",
+    "capabilities/operations/sql/alert_receivers.sql",
+    "capabilities/operations/sql/alerts.sql",
+    "capabilities/operations/sql/holdings.sql",
+    "capabilities/operations/sql/operations.sql",
+    "capabilities/operations/sql/overview.sql",
+    "capabilities/operations/sql/type_figures.sql",
+    "capabilities/reports/sql/listing.sql",
+    "cli/sql/doctor.sql",
+    "demo/sql/world.sql",
+    "engine/sql/upkeep.sql",
+    "engine/sql/workers.sql",
+    "store/sql/fragments.sql",
+    "transports/kafka/polls.sql",
+}
+"""Files that name a table of another room today. The list only shrinks."""
+
+SHARED_NAMES = {
+    "Ack", "Answer", "Beat", "Begun", "Bound", "Couriers", "DeadLetter", "Delivery", "Entities", "Fail", "Failed",
+    "Field", "Finding", "FutureVersionError", "Gate", "Holding", "Job", "Kind", "Link", "Listener", "Node", "Page",
+    "Place", "Problem", "Progress", "Publisher", "Race", "Receiver", "Record", "Refused", "RequestedReport",
+    "ResultWriter", "Rows", "Run", "Seen", "Series", "Shares", "Site", "TaskQueue", "Unreadable", "Upkeep",
+    "UpkeepTerms", "Window", "World",
+}  # fmt: skip
+"""Names that more than one class has today. The list only shrinks."""
 
 
 def name_of(path: Path) -> str:
@@ -36,6 +102,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     """Return a module, parsed."""
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -122,40 +189,41 @@ def test_every_port_is_documented() -> None:
     assert silent == []
 
 
-async def test_the_fragments_name_the_columns_of_a_job_in_their_order(database_url: str) -> None:
-    """What moves a job to its history table moves every column to its own place."""
-    fragments = load("tickwright.capabilities.jobs.sql", "fragments.sql")
-    bodies = {name: "\n".join(text.splitlines()[1:]) for name, text in fragments.items()}
-    columns = re.findall(r"\w+", bodies.pop("columns"))
-    assert bodies.pop("attempt"), "a value inside the others, not a row of them"
-    connection = await asyncpg.connect(database_url)
-    try:
-        rows = await connection.fetch(
-            "SELECT attname FROM pg_attribute WHERE attrelid = 'tickwright.scheduled_tasks'::regclass "
-            "AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
-        )
-        assert columns == [row["attname"] for row in rows]
-    finally:
-        await connection.close()
-    for name, body in bodies.items():
-        values = [value.strip() for value in body.split(",")]
-        assert len(values) == len(columns), name
-        for column, value in zip(columns, values, strict=True):
-            named = re.match(r"t\.(\w+)", value)
-            assert named is None or named[1] == column, f"{name}: {value} stands in {column}'s place"
+def test_folders_are_not_crowded() -> None:
+    """At most twenty files stand beside each other; migrations are a list in the order of time."""
+    beside = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for path in ROOT.rglob("*")
+        if path.suffix in {".py", ".sql"} and "migrations" not in path.parts
+    )
+    crowded = {folder: files for folder, files in beside.items() if files > CROWDED.get(folder, FOLDER_FILES_MAX)}
+    assert crowded == {}
 
 
-async def test_every_history_table_has_the_columns_of_the_live_one_in_their_order(database_url: str) -> None:
-    """A row moves as it is (``SELECT (job).*``), so parent and children may never differ in order."""
-    connection = await asyncpg.connect(database_url)
-    try:
-        rows = await connection.fetch(
-            "SELECT c.oid::regclass::text AS name, array_agg(a.attname::text ORDER BY a.attnum) AS columns "
-            "FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
-            "WHERE c.oid = 'tickwright.scheduled_tasks'::regclass OR c.oid IN "
-            "(SELECT inhrelid FROM pg_inherits WHERE inhparent = 'tickwright.scheduled_tasks'::regclass) GROUP BY 1"
-        )
-    finally:
-        await connection.close()
-    assert len(rows) >= 4
-    assert len({tuple(row["columns"]) for row in rows}) == 1
+def test_a_sql_file_names_tables_of_its_own_room_and_of_the_engine() -> None:
+    """What a table looks like is the matter of one room; another one asks that room."""
+    rooms = {table: room for room, tables in TABLES.items() for table in tables}
+    foreign = set()
+    for path in sorted(ROOT.rglob("*.sql")):
+        name = name_of(path)
+        if "migrations" in path.parts or name.startswith(MEASURES):
+            continue
+        statements = re.sub(r"--[^\n]*", "", path.read_text(encoding="utf-8"))
+        named = {rooms[table] for table in re.findall(r"\btickwright\.(\w+)", statements) if table in rooms}
+        allowed = {room for room in rooms.values() if name.startswith(f"{room}/")}
+        if any(name.startswith(f"{room}/") for room in PARTNERS_OF):
+            allowed.add("partners")
+        if named - allowed:
+            foreign.add(name)
+    assert foreign - FOREIGN_SQL == set()
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """One name, one class: a reader who searches for it finds one."""
+    names = Counter(
+        node.name
+        for path in MODULES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} - SHARED_NAMES == set()

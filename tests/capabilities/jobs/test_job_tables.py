@@ -1,0 +1,46 @@
+"""The tables of jobs agree with each other and with the SQL fragments that list their columns."""
+
+import re
+
+import asyncpg
+
+from tickwright.store.queries import load
+
+
+async def test_the_fragments_name_the_columns_of_a_job_in_their_order(database_url: str) -> None:
+    """What moves a job to its history table moves every column to its own place."""
+    fragments = load("tickwright.capabilities.jobs.sql", "fragments.sql")
+    bodies = {name: "\n".join(text.splitlines()[1:]) for name, text in fragments.items()}
+    columns = re.findall(r"\w+", bodies.pop("columns"))
+    assert bodies.pop("attempt"), "a value inside the others, not a row of them"
+    connection = await asyncpg.connect(database_url)
+    try:
+        rows = await connection.fetch(
+            "SELECT attname FROM pg_attribute WHERE attrelid = 'tickwright.scheduled_tasks'::regclass "
+            "AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+        )
+        assert columns == [row["attname"] for row in rows]
+    finally:
+        await connection.close()
+    for name, body in bodies.items():
+        values = [value.strip() for value in body.split(",")]
+        assert len(values) == len(columns), name
+        for column, value in zip(columns, values, strict=True):
+            named = re.match(r"t\.(\w+)", value)
+            assert named is None or named[1] == column, f"{name}: {value} stands in {column}'s place"
+
+
+async def test_every_history_table_has_the_columns_of_the_live_one_in_their_order(database_url: str) -> None:
+    """A row moves as it is (``SELECT (job).*``), so parent and children may never differ in order."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        rows = await connection.fetch(
+            "SELECT c.oid::regclass::text AS name, array_agg(a.attname::text ORDER BY a.attnum) AS columns "
+            "FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
+            "WHERE c.oid = 'tickwright.scheduled_tasks'::regclass OR c.oid IN "
+            "(SELECT inhrelid FROM pg_inherits WHERE inhparent = 'tickwright.scheduled_tasks'::regclass) GROUP BY 1"
+        )
+    finally:
+        await connection.close()
+    assert len(rows) >= 4
+    assert len({tuple(row["columns"]) for row in rows}) == 1
