@@ -44,7 +44,7 @@ from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import TASK_KEY
 from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
-from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.connection import RedisClient
 
 MODULE = "LOCATIONS"
 SECRETS = DeclaredSecrets({
@@ -206,12 +206,12 @@ class FanoutWorld:
     # ------------------------------------------------------------------ in this process
 
     @asynccontextmanager
-    async def redis(self) -> AsyncIterator[RedisLink | None]:
+    async def redis(self) -> AsyncIterator[RedisClient | None]:
         """Open the connection to Redis; nothing where the test has none."""
         if self.redis_url is None:
             yield None
             return
-        link = RedisLink(self.redis_url)
+        link = RedisClient(self.redis_url)
         try:
             yield link
         finally:

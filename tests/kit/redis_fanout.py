@@ -12,7 +12,7 @@ from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, RunStart
 from tickwright.store.pool import open_pool
 from tickwright.transports.redis.claims import RedisRunClaims
-from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.connection import RedisClient
 
 OPEN = (
     "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
@@ -70,7 +70,7 @@ async def run_store(
 ) -> AsyncIterator[RunStore]:
     """Open the store ``redis`` or ``ledger``, twice."""
     pool, second = await open_pool(database_url, max_size=4), await open_pool(database_url, max_size=4)
-    links = [RedisLink(redis_url), RedisLink(redis_url)]
+    links = [RedisClient(redis_url), RedisClient(redis_url)]
     prefix = fresh_prefix()
     owners = [await open_session(pool) for _ in range(2)]
     try:
@@ -87,9 +87,9 @@ async def run_store(
 
 
 @asynccontextmanager
-async def redis_link(url: str) -> AsyncIterator[RedisLink]:
+async def redis_link(url: str) -> AsyncIterator[RedisClient]:
     """A link that is closed at the end."""
-    link = RedisLink(url)
+    link = RedisClient(url)
     try:
         yield link
     finally:

@@ -113,7 +113,7 @@ async def is_clean(world: ReportWorld, report: int) -> None:
     assert await world.objects.listing(f"parts/{report}/", 10) == []
     assert await world.pool.fetchval("SELECT count(*) FROM tickwright.report_data WHERE report_id = $1", report) == 0
     if world.shared is not None:
-        client, key = world.shared._link._client, world.shared.key(report)  # type: ignore[attr-defined]
+        client, key = world.shared._redis._client, world.shared.key(report)  # type: ignore[attr-defined]
         assert await client.pttl(key) != NO_END, f"G3 broken: {key} has no end"
 
 

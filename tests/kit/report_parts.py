@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from kit.redis_fanout import fresh_prefix
 from tickwright.ports.reports import PartKey, Put, PutAnswer
-from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.report_parts import RedisParts
 
 LIFE = timedelta(minutes=10)
@@ -25,7 +25,7 @@ class PartsWorld:
 
     parts: RedisParts
     redis: Any  # its answers are not typed
-    link: RedisLink
+    link: RedisClient
     prefix: str
 
     async def put(self, number: int, epoch: int, listener: str, data: bytes = b"[]", note: str = "") -> PutAnswer:
@@ -55,7 +55,7 @@ class PartsWorld:
 async def parts_world(url: str, prefix: str | None = None) -> AsyncIterator[PartsWorld]:
     """Open parts of the test's own."""
     prefix = fresh_prefix() if prefix is None else prefix
-    link = RedisLink(url)
+    link = RedisClient(url)
     async with Redis.from_url(url) as redis:
         try:
             yield PartsWorld(RedisParts(link, prefix), redis, link, prefix)

@@ -36,7 +36,7 @@ from tickwright.ports.reports import SharedParts
 from tickwright.sources.named import Sources, SourceTerms
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.objectstore.opening import open_store
-from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.report_parts import RedisParts
 
 TERMS = LeaseTerms(timedelta(seconds=2), timedelta(seconds=0.3))
@@ -141,7 +141,7 @@ class ReportWorld:
     async def hash(self, report_id: int) -> dict[str, Any]:
         """Return what Redis has, as anybody may read it."""
         assert isinstance(self.shared, RedisParts)
-        found = await self.shared._link._client.hgetall(self.shared.key(report_id))
+        found = await self.shared._redis._client.hgetall(self.shared.key(report_id))
         return {str(name): value for name, value in found.items()}
 
     # ------------------------------------------------------------------ working
@@ -205,7 +205,7 @@ async def report_world(
         await open_owners(pool)
         shared = None
         if redis_url is not None:
-            link = RedisLink(redis_url)
+            link = RedisClient(redis_url)
             stack.push_async_callback(link.aclose)
             shared = RedisParts(link, redis_prefix)
         store = await asyncio.to_thread(open_store, (folder / "objects").as_uri(), {})

@@ -37,7 +37,7 @@ from tickwright.store.queries import load
 from tickwright.store.revisions import head_revision
 from tickwright.transports.objectstore.opening import LazyObjects
 from tickwright.transports.objectstore.plugin import ObjectStoreSettings, objects_url
-from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.plugin import RedisSettings
 
 # What a check of the doctor found.
@@ -418,7 +418,7 @@ async def _redis(settings: Settings) -> list[Finding]:
     url = settings.part(RedisSettings).redis_url
     if url is None:
         return []
-    connection = RedisLink(url.get_secret_value())
+    connection = RedisClient(url.get_secret_value())
     try:
         await connection.check()
     except Unavailable as error:

@@ -1,8 +1,7 @@
-"""What fan-out needs of Redis, as values: who publishes a window, and who runs it.
+"""What fan-out needs of its stores: which scheduler publishes a window, and which consumer runs a task.
 
-*Marks* say which scheduler publishes the window of an entity, and that it is published. *Run claims* say which consumer
-runs a task, so that no two run at once and none runs twice. Both are kept in two places, Redis and PostgreSQL, behind
-the same protocols.
+*Publish marks* say which scheduler publishes the window of an entity, and that it is published. *Run claims* say which
+consumer runs a task, so that no two run at once and none runs twice. Redis and PostgreSQL both implement them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ TIMED_OUT = "timeout"  # the error of a run that its timeout ended
 
 
 class EntityWindow(NamedTuple):
-    """One window of one entity and task type: what is published once."""
+    """One window of one entity and task type; it is published once."""
 
     entity_code: str
     task_type: str
@@ -30,38 +29,38 @@ class Mark(Enum):
 
 
 class MarkClaim(NamedTuple):
-    """The answer to a claim; the last success where it is known here, in seconds since 1970."""
+    """The answer to a claim; the last success, in seconds since 1970, where the store knows it."""
 
     mark: Mark
     last_success_s: float | None = None
 
 
 class Marks(Protocol):
-    """Who publishes what. Every method raises ``Unavailable`` when the store does not answer: then nothing is known."""
+    """Which scheduler publishes what. Every method raises ``Unavailable`` when the store does not answer."""
 
-    async def claim(self, places: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
-        """Claim what is free, one answer per place, in order.
+    async def claim(self, windows: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
+        """Claim what is free, one answer per window, in order.
 
-        A place under the same ``token`` is ``MINE`` again, so that a claim whose answer was lost can be repeated.
+        A window under the same ``token`` is ``MINE`` again, so that a claim whose answer was lost can be repeated.
         A claim that is older than ``lease`` and not sealed is free.
         """
         ...
 
-    async def seal(self, places: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
-        """Say that these are published: nobody claims them for ``keep``. What is claimed by somebody else stays his.
+    async def seal(self, windows: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
+        """Mark these as published: they cannot be claimed for ``keep``. What another token has claimed stays its own.
 
         Returns:
-            How many were somebody else's by now.
+            How many belong to another token by now.
         """
         ...
 
-    async def release(self, places: Sequence[EntityWindow], token: str) -> None:
-        """Let others claim what is still mine and not sealed: it was not published."""
+    async def release(self, windows: Sequence[EntityWindow], token: str) -> None:
+        """Let others claim what ``token`` has claimed and not sealed: it was not published."""
         ...
 
 
 class Run(NamedTuple):
-    """A task that is to be run. ``at_once`` bounds the runs of one entity, all task types together."""
+    """A task to run. ``at_once`` bounds the runs of one entity, all task types together."""
 
     entity_code: str
     task_type: str
@@ -70,7 +69,7 @@ class Run(NamedTuple):
 
 
 class RunStart(Enum):
-    """What became of asking to run."""
+    """The answer to a claim of a run."""
 
     BEGUN = "begun"
     BUSY = "busy"
@@ -78,7 +77,7 @@ class RunStart(Enum):
 
 
 class Begun(NamedTuple):
-    """The answer.
+    """A claim of a run, or why there is none.
 
     Attributes:
         start: ``BUSY``: it runs elsewhere, or the entity has as many runs as it may. ``DONE``: this window or a newer
@@ -107,7 +106,7 @@ class Ended(NamedTuple):
 
 
 class RunClaims(Protocol):
-    """Who runs what. Every method raises ``Unavailable`` when the store does not answer."""
+    """Which consumer runs what. Every method raises ``Unavailable`` when the store does not answer."""
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
         """Claim each run for ``owner``, the token of a session; one answer per run, in order."""
@@ -123,7 +122,7 @@ class RunClaims(Protocol):
 
 
 class Success(NamedTuple):
-    """A run that succeeded while the ledger was away: ``success_s`` is when it began."""
+    """A run that succeeded while the ledger was unavailable: ``success_s`` is when it began."""
 
     entity_code: str
     task_type: str
@@ -132,16 +131,16 @@ class Success(NamedTuple):
 
 
 class CarryingRunClaims(RunClaims, Protocol):
-    """Run claims that stand in for the ledger while it is away, and keep what it has to be told later."""
+    """Run claims that replace the ledger while it is unavailable, and keep successes for it."""
 
     async def end(self, ended: Sequence[Ended], owner: int, *, carry: bool = False) -> list[bool]:
         """Write how runs ended; with ``carry`` a success is also kept for the ledger until it is forgotten."""
         ...
 
     async def carried(self, limit: int) -> list[Success]:
-        """Return successes that the ledger has to be told, at most ``limit``, in no order."""
+        """Return successes that the ledger does not have, at most ``limit``, in no order."""
         ...
 
-    async def forget(self, told: Sequence[Success]) -> None:
-        """Drop what the ledger was told; what has changed since stays."""
+    async def forget(self, successes: Sequence[Success]) -> None:
+        """Drop what the ledger has; what has changed since stays."""
         ...

@@ -25,7 +25,7 @@ from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks
 from tickwright.ports.fanout import EntityWindow, Mark, Marks, Run
 from tickwright.store.pool import open_pool
 from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
-from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.connection import RedisClient
 
 HOUR = timedelta(hours=1)
 WINDOW = 1_800_000_000
@@ -40,14 +40,14 @@ async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
 
 
 @pytest.fixture
-async def link(redis_server: RedisServer) -> AsyncIterator[RedisLink]:
+async def link(redis_server: RedisServer) -> AsyncIterator[RedisClient]:
     """A connection to the shared Redis."""
     async with redis_link(redis_server.url) as link:
         yield link
 
 
 @pytest.fixture(params=["redis", "ledger"])
-async def marks(request: pytest.FixtureRequest, link: RedisLink, pool: asyncpg.Pool) -> Marks:
+async def marks(request: pytest.FixtureRequest, link: RedisClient, pool: asyncpg.Pool) -> Marks:
     """Either store."""
     return RedisMarks(link, prefix=fresh_prefix()) if request.param == "redis" else LedgerMarks(pool)
 
@@ -175,7 +175,7 @@ async def test_codes_cannot_be_mistaken_for_one_another(marks: Marks) -> None:
 # ---------------------------------------------------------------------- Redis
 
 
-async def test_redis_keys_are_those_of_the_document(link: RedisLink, redis_server: RedisServer) -> None:
+async def test_redis_keys_are_those_of_the_document(link: RedisClient, redis_server: RedisServer) -> None:
     """``gocpi:publish:{entityCode}:{taskType}:{alignedTimestamp}``, with a life of their own."""
     prefix = fresh_prefix()
     marks = RedisMarks(link, prefix=prefix)
@@ -189,7 +189,7 @@ async def test_redis_keys_are_those_of_the_document(link: RedisLink, redis_serve
         assert 3_500_000 < await redis.pttl(key) <= 3_600_000
 
 
-async def test_a_claim_brings_the_last_success_that_run_claims_left_in_redis(link: RedisLink) -> None:
+async def test_a_claim_brings_the_last_success_that_run_claims_left_in_redis(link: RedisClient) -> None:
     """No further round trip tells the scheduler when a run last succeeded."""
     prefix = fresh_prefix()
     runs, run = RedisRunClaims(link, prefix=prefix), Run(ONE.entity_code, ONE.task_type, WINDOW - 900, 1)
@@ -200,7 +200,7 @@ async def test_a_claim_brings_the_last_success_that_run_claims_left_in_redis(lin
     assert unknown.last_success_s is None
 
 
-async def test_a_redis_that_forgot_the_scripts_is_sent_them(link: RedisLink, redis_server: RedisServer) -> None:
+async def test_a_redis_that_forgot_the_scripts_is_sent_them(link: RedisClient, redis_server: RedisServer) -> None:
     """A restart empties the cache of scripts; nobody notices."""
     marks = RedisMarks(link, prefix=fresh_prefix())
     assert await mark_of(marks, ONE, "a") is Mark.MINE

@@ -20,7 +20,7 @@ from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, RunStart
 from tickwright.store.pool import open_pool
 from tickwright.transports.redis.claims import RedisRunClaims
-from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.connection import RedisClient
 
 T = TypeVar("T")
 EMPTY = "TRUNCATE tickwright.fanout_cursors, tickwright.fanout_windows, tickwright.workers CASCADE"
@@ -97,7 +97,7 @@ class RunLife(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.pool = self.do(open_pool(self.database_url, min_size=1, max_size=2))
         self.do(self.pool.execute(EMPTY))
-        self.link = RedisLink(self.redis_url)
+        self.link = RedisClient(self.redis_url)
         self.stores: list[RunClaims] = [RedisRunClaims(self.link, prefix=fresh_prefix()), LedgerRunClaims(self.pool)]
         self.owners: list[int] = [self.do(self.pool.fetchval(OPEN)) for _ in range(2)]
         self.model = Model()

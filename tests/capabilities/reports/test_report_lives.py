@@ -84,7 +84,7 @@ async def test_a_hash_outlives_its_time_while_a_part_is_brought(
     monkeypatch.setattr(listening, "RENEW_S", 0.0)
     world, gate = await report_worlds.make("redis"), Gate()
     assert isinstance(world.shared, RedisParts)
-    redis = world.shared._link._client
+    redis = world.shared._redis._client
     async with world.process(functions(gate.wait)):
         report = await ask(world)
         key = world.shared.key(report)
@@ -108,7 +108,7 @@ async def test_a_hash_outlives_its_time_while_its_step_waits_for_room(
     monkeypatch.setattr(claimed_work, "KEEP_S", 0.02)
     world, stops = await report_worlds.make("redis"), Stops()
     assert isinstance(world.shared, RedisParts)
-    redis = world.shared._link._client
+    redis = world.shared._redis._client
     stops.close("reports.merging")
     async with world.process(functions(), probe=stops):
         asked = [await ask(world) for _ in range(12)]

@@ -21,7 +21,7 @@ from kit.redis_fanout import fresh_prefix
 from kit.servers import RedisServer
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.reports import PartKey, Put, PutAnswer
-from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.report_parts import RedisParts
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class PartsLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.link = RedisLink(self.url)
+        self.link = RedisClient(self.url)
         self.redis: Any = Redis.from_url(self.url)
         self.parts = RedisParts(self.link, fresh_prefix())
         self.model: dict[int, Hash] = {}

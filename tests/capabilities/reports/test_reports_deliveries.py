@@ -381,7 +381,7 @@ async def delivered_beside(desk: ReportApi, note: dict[int, Any]) -> Changed:
         async with report_api(desk.world) as elsewhere:
             assert (await deliver(elsewhere, report_id, LONG)).status == 200
         victim, key = f"reports/{other}/1-1/users-{other}.csv", desk.world.shared.key(report_id)
-        redis = desk.world.shared._link._client
+        redis = desk.world.shared._redis._client
         members = json.loads(await redis.hget(key, "done:payments"))
         for place, value in note.items():
             members[place] = victim if value == "victim" else value

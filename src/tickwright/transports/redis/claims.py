@@ -16,12 +16,12 @@ from urllib.parse import unquote
 import structlog
 
 from tickwright.ports.fanout import Begun, Ended, EntityWindow, Mark, MarkClaim, Run, RunStart, Success
-from tickwright.transports.redis.connection import RedisLink, Script, key_part
+from tickwright.transports.redis.connection import RedisClient, Script, key_part, milliseconds
 
 RUN_LEASE = timedelta(seconds=10)
 KEEP_S = 172_800  # two days without a touch: longer than any window
 AHEAD_S = 60  # a window further ahead was written by a clock that had jumped
-RUNS_MAX = 500
+CHUNK = 500
 CARRIED_MAX = 1_000
 INSTANT_MAX_S = 7_258_118_400  # the year 2200
 
@@ -38,7 +38,7 @@ def runs_key(prefix: str, entity_code: str) -> str:
 
 
 def instant_s(text: str) -> float | None:
-    """Return the instant in a text of Redis; ``None`` for any text that is not one of the years 1970 to 2200."""
+    """Return the instant that Redis has as text; ``None`` for what is no instant from 1970 to 2200."""
     try:
         found = float(text)
     except ValueError:
@@ -47,26 +47,26 @@ def instant_s(text: str) -> float | None:
 
 
 class RedisRunClaims:
-    """See :class:`tickwright.ports.fanout.CarryingRunClaims`.
+    """Implements :class:`tickwright.ports.fanout.CarryingRunClaims`.
 
     Args:
-        link: Of the process.
+        redis: Of the process.
         prefix: Of every key; on Redis Cluster one with a hash tag, such as ``{gocpi}``.
         lease: How long a claim lives without a renewal, by the clock of Redis. Renew every third of it.
     """
 
-    def __init__(self, link: RedisLink, *, prefix: str = "gocpi", lease: timedelta = RUN_LEASE) -> None:
-        self._link, self._prefix = link, prefix
-        self._lease_ms = round(lease / timedelta(milliseconds=1))
+    def __init__(self, redis: RedisClient, *, prefix: str = "gocpi", lease: timedelta = RUN_LEASE) -> None:
+        self._redis, self._prefix = redis, prefix
+        self._lease_ms = milliseconds(lease)
         self._carry = f"{prefix}:carry"
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
         """Claim each run in order, those before it in ``runs`` taken into account."""
         begun: list[Begun] = []
         for chunk in _chunks(runs):
-            words = [word for run in chunk for word in (run.task_type, run.window_s, run.at_once)]
+            arguments = [one for run in chunk for one in (run.task_type, run.window_s, run.at_once)]
             keys = [runs_key(self._prefix, run.entity_code) for run in chunk]
-            now_s, *found = await self._link.call(_BEGIN, keys, owner, self._lease_ms, KEEP_S, AHEAD_S, *words)
+            now_s, *found = await self._redis.call(_BEGIN, keys, owner, self._lease_ms, KEEP_S, AHEAD_S, *arguments)
             begun += [
                 Begun(_STARTS[start], int(fence), float(now_s), instant_s(success))
                 for start, fence, success in zip(found[::3], found[1::3], found[2::3], strict=True)
@@ -78,8 +78,8 @@ class RedisRunClaims:
         ours: list[bool] = []
         for chunk in _chunks(ended):
             keys = [self._carry, *(runs_key(self._prefix, one.run.entity_code) for one in chunk)]
-            words = [word for one in chunk for word in _words_of(one)]
-            found = await self._link.call(_END, keys, owner, KEEP_S, int(carry), *words)
+            arguments = [argument for one in chunk for argument in _end_arguments(one)]
+            found = await self._redis.call(_END, keys, owner, KEEP_S, int(carry), *arguments)
             ours += [bool(one) for one in found]
         return ours
 
@@ -88,37 +88,37 @@ class RedisRunClaims:
         ours: list[bool] = []
         for chunk in _chunks(held):
             keys = [runs_key(self._prefix, one.run.entity_code) for one in chunk]
-            words = [word for one in chunk for word in (one.run.task_type, one.begun.fence)]
-            found = await self._link.call(_RENEW, keys, owner, self._lease_ms, KEEP_S, *words)
+            arguments = [argument for one in chunk for argument in (one.run.task_type, one.begun.fence)]
+            found = await self._redis.call(_RENEW, keys, owner, self._lease_ms, KEEP_S, *arguments)
             ours += [bool(one) for one in found]
         return ours
 
     async def carried(self, limit: int) -> list[Success]:
-        """Return successes that the ledger has to be told, at most ``limit`` and 1,000, in no order.
+        """Return successes that the ledger does not have, at most ``limit`` and 1,000, in no order.
 
-        What nobody of us can have written is dropped: the ledger would refuse all of them for it, again and again.
+        Fields that no consumer can have written are dropped: for one of them the ledger would refuse all others.
         """
-        found = await self._link.call(_CARRIED, [self._carry], min(limit, CARRIED_MAX))
-        told, garbage = [], []
+        found = await self._redis.call(_CARRIED, [self._carry], min(limit, CARRIED_MAX))
+        successes, garbage = [], []
         for field, value in zip(found[::2], found[1::2], strict=True):
             success = _success(field, value)
             if success is None:
                 garbage += [field, value]
             else:
-                told.append(success)
+                successes.append(success)
         if garbage:
             _log.warning("redis.garbage_dropped", key=self._carry, fields=[ascii(field) for field in garbage[:6:2]])
-            await self._link.call(_FORGET, [self._carry], *garbage)
-        return told
+            await self._redis.call(_FORGET, [self._carry], *garbage)
+        return successes
 
-    async def forget(self, told: Sequence[Success]) -> None:
-        """Drop what the ledger was told, unless a newer success is there by now."""
-        for chunk in _chunks(told):
-            words = [word for one in chunk for word in (_field(one.entity_code, one.task_type), _value(one))]
-            await self._link.call(_FORGET, [self._carry], *words)
+    async def forget(self, successes: Sequence[Success]) -> None:
+        """Drop what the ledger has, unless a newer success is there by now."""
+        for chunk in _chunks(successes):
+            fields = [text for one in chunk for text in (_field(one.entity_code, one.task_type), _value(one))]
+            await self._redis.call(_FORGET, [self._carry], *fields)
 
 
-def _words_of(one: Ended) -> tuple[str | int, ...]:
+def _end_arguments(one: Ended) -> tuple[str | int, ...]:
     run = one.run
     succeeded = int(one.error is None and not one.released)
     began = repr(one.begun.begun_s)
@@ -134,7 +134,7 @@ def _value(success: Success) -> str:
 
 
 def _success(field: str, value: str) -> Success | None:
-    """Return what a field says; ``None`` where it is not exactly what we write: ``forget`` could not drop that."""
+    """Return the success of a field; ``None`` where it is not exactly what we write: ``forget`` could not drop that."""
     entity_code, _, task_type = (unquote(part) for part in field.partition("|"))
     window_s, _, success_s = value.partition("|")
     try:
@@ -148,7 +148,7 @@ def _success(field: str, value: str) -> Success | None:
 
 
 def _chunks(things: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (things[first : first + RUNS_MAX] for first in range(0, len(things), RUNS_MAX))
+    return (things[first : first + CHUNK] for first in range(0, len(things), CHUNK))
 
 
 _MARKS = (Mark.MINE, Mark.TAKEN, Mark.SEALED)
@@ -156,42 +156,38 @@ _CLAIM, _SEAL, _RELEASE = Script("marks_claim.lua"), Script("marks_seal.lua"), S
 
 
 class RedisMarks:
-    """See :class:`tickwright.ports.fanout.Marks`.
+    """Implements :class:`tickwright.ports.fanout.Marks`.
 
     Args:
-        link: Of the process.
+        redis: Of the process.
         prefix: Of every key; on Redis Cluster one with a hash tag, such as ``{gocpi}``.
     """
 
-    def __init__(self, link: RedisLink, *, prefix: str = "gocpi") -> None:
-        self._link, self._prefix = link, prefix
+    def __init__(self, redis: RedisClient, *, prefix: str = "gocpi") -> None:
+        self._redis, self._prefix = redis, prefix
 
-    async def claim(self, places: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
-        """Claim what is free; the last success is what run claims have left here, at no extra round trip."""
+    async def claim(self, windows: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
+        """Claim what is free; the last success comes from the run claims, at no extra round trip."""
         claimed: list[MarkClaim] = []
-        for chunk in _chunks(places):
-            keys = [key for place in chunk for key in (self._key(place), runs_key(self._prefix, place.entity_code))]
-            types = [place.task_type for place in chunk]
-            answer = await self._link.call(_CLAIM, keys, token, _ms(lease), *types)
+        for chunk in _chunks(windows):
+            keys = [key for one in chunk for key in (self._key(one), runs_key(self._prefix, one.entity_code))]
+            types = [window.task_type for window in chunk]
+            answer = await self._redis.call(_CLAIM, keys, token, milliseconds(lease), *types)
             pairs = zip(answer[::2], answer[1::2], strict=True)
             claimed += [MarkClaim(_MARKS[mark], instant_s(success)) for mark, success in pairs]
         return claimed
 
-    async def seal(self, places: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
-        """Make the marks permanent for ``keep``; what was forgotten meanwhile is written anew."""
+    async def seal(self, windows: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
+        """Keep the marks for ``keep``; a mark that Redis has forgotten meanwhile is written again."""
         others = 0
-        for chunk in _chunks(places):
-            others += await self._link.call(_SEAL, [self._key(place) for place in chunk], token, _ms(keep))
+        for chunk in _chunks(windows):
+            others += await self._redis.call(_SEAL, [self._key(window) for window in chunk], token, milliseconds(keep))
         return others
 
-    async def release(self, places: Sequence[EntityWindow], token: str) -> None:
+    async def release(self, windows: Sequence[EntityWindow], token: str) -> None:
         """Delete what is still claimed under ``token``."""
-        for chunk in _chunks(places):
-            await self._link.call(_RELEASE, [self._key(place) for place in chunk], token)
+        for chunk in _chunks(windows):
+            await self._redis.call(_RELEASE, [self._key(window) for window in chunk], token)
 
-    def _key(self, place: EntityWindow) -> str:
-        return f"{self._prefix}:publish:{key_part(place.entity_code)}:{key_part(place.task_type)}:{place.window_s}"
-
-
-def _ms(length: timedelta) -> int:
-    return max(1, round(length / timedelta(milliseconds=1)))
+    def _key(self, window: EntityWindow) -> str:
+        return f"{self._prefix}:publish:{key_part(window.entity_code)}:{key_part(window.task_type)}:{window.window_s}"

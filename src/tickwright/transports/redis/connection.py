@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from hashlib import sha1
 from importlib import resources
 from typing import Any
@@ -39,7 +40,7 @@ VERSION_MIN = (6, 2)
 
 _QUERY_PASSWORD = re.compile(r"(?i)((?:^|&)(?:ssl_)?password=)[^&]*")
 _ELSEWHERE = (ReadOnlyError, MasterDownError, MovedError)
-"""Answers of a server that is not, or no longer, the primary: the name may lead to another one by now."""
+"""Answers of a server that is not the primary: its name may resolve to another server by now."""
 _ELSEWHERE_IN_SCRIPT = re.compile(r"-(READONLY|MASTERDOWN|MOVED) ")  # so Redis 6.2 puts it within a script
 _log = structlog.get_logger("tickwright.redis")
 
@@ -47,9 +48,9 @@ _log = structlog.get_logger("tickwright.redis")
 def shown_redis_url(url: str) -> str:
     """Return ``url`` with its passwords masked, fit for logs and terminals."""
     parts = urlsplit(url)
-    who, at, where = parts.netloc.rpartition("@")
-    user, colon, _ = who.partition(":")
-    netloc = f"{user}:***@{where}" if colon else f"{user}{at}{where}"
+    login, at, host = parts.netloc.rpartition("@")
+    user, colon, _ = login.partition(":")
+    netloc = f"{user}:***@{host}" if colon else f"{user}{at}{host}"
     query = _QUERY_PASSWORD.sub(r"\g<1>***", parts.query)
     return f"{parts.scheme}://{netloc}{parts.path}" + (f"?{query}" if query else "")
 
@@ -57,6 +58,11 @@ def shown_redis_url(url: str) -> str:
 def key_part(text: str) -> str:
     """Return ``text`` as one part of a key: no ``:``, no control character, no brace of a hash tag."""
     return quote(text, safe="*@+")
+
+
+def milliseconds(length: timedelta) -> int:
+    """Return the life of a key; at least 1, since Redis refuses 0."""
+    return max(1, round(length / timedelta(milliseconds=1)))
 
 
 class Script:
@@ -67,8 +73,8 @@ class Script:
         self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-class RedisLink:
-    """Owns the client. Connections are made when needed and remade after a failure; nothing is sent twice.
+class RedisClient:
+    """One client for a process. Connections are made when needed and again after a failure; nothing is sent twice.
 
     Args:
         url: ``redis://``, ``rediss://`` (TLS, with verification) or ``unix://``; user and password as usual.
@@ -91,7 +97,7 @@ class RedisLink:
                 encoding_errors="surrogateescape",  # what is not UTF-8 can be read, and dropped under its own name
                 protocol=2,
             )
-        except ValueError:  # its words may hold a part of the password
+        except ValueError:  # its text may hold a part of the password
             raise Rejected("invalid_redis_url", "the URL of Redis is not redis://, rediss:// or unix://") from None
         self._client: Any = Redis(connection_pool=pool)  # its commands are not typed
 
@@ -99,12 +105,12 @@ class RedisLink:
         """Run ``script`` once; by its text where Redis does not know it yet or any more.
 
         Raises:
-            Unavailable: ``redis_unavailable``. Nothing is known of what was done. Retry.
+            Unavailable: ``redis_unavailable``. The script may have run. Retry.
         """
         return await self._call(script, (len(keys), *keys, *arguments), {})
 
     async def call_raw(self, script: Script, keys: Sequence[str], *arguments: str | int | bytes) -> Any:
-        """Do the same, with texts of the answer as bytes: what is stored need not be UTF-8."""
+        """Run ``script`` as ``call`` does, and return texts as bytes: what is stored need not be UTF-8."""
         return await self._call(script, (len(keys), *keys, *arguments), {NEVER_DECODE: True})
 
     async def call_each(self, script: Script, calls: Sequence[tuple[str | int, ...]]) -> list[Any]:
@@ -114,24 +120,24 @@ class RedisLink:
             Unavailable: ``redis_unavailable``. Those that could be run were run all the same. Retry.
         """
         async with self._translated(), self._client.pipeline(transaction=False) as pipeline:
-            for number, words in enumerate(calls):
+            for number, arguments in enumerate(calls):
                 which = ("EVALSHA", script.digest) if number else ("EVAL", script.text)  # the first one makes it known
-                pipeline.execute_command(*which, 1, *words)
+                pipeline.execute_command(*which, 1, *arguments)
             answers: list[Any] = await pipeline.execute(raise_on_error=False)
             for answer in answers:
                 if isinstance(answer, Exception):
                     raise answer
         return answers
 
-    async def _call(self, script: Script, words: tuple[str | int | bytes, ...], options: Mapping[str, Any]) -> Any:
+    async def _call(self, script: Script, arguments: tuple[str | int | bytes, ...], options: Mapping[str, Any]) -> Any:
         async with self._translated():
             try:
-                return await self._client.execute_command("EVALSHA", script.digest, *words, **options)
+                return await self._client.execute_command("EVALSHA", script.digest, *arguments, **options)
             except NoScriptError:  # it ran nothing
-                return await self._client.execute_command("EVAL", script.text, *words, **options)
+                return await self._client.execute_command("EVAL", script.text, *arguments, **options)
 
     async def check(self) -> None:
-        """Look whether Redis may be relied on; once, at the start.
+        """Check that Redis is fit to be used; once, at the start.
 
         Raises:
             Rejected: ``redis_may_evict``, ``redis_too_old``, ``redis_forbidden``. Permanent until an operator acts.
@@ -147,12 +153,12 @@ class RedisLink:
         if policy != "noeviction":
             raise Rejected(
                 "redis_may_evict",
-                f"{self.shown_url} has maxmemory-policy {policy}: it may throw away who publishes and who runs what. "
+                f"{self.shown_url} has maxmemory-policy {policy}: it may evict publish marks and run claims. "
                 "Set maxmemory-policy to noeviction, or use a Redis of its own.",
             )
         if not facts.get("aof_enabled"):
             _log.warning(
-                "redis.not_durable", url=self.shown_url, remedy="set appendonly yes: a restart forgets every mark"
+                "redis.not_durable", url=self.shown_url, remedy="set appendonly yes: a restart loses every mark"
             )
 
     async def _info(self, section: str) -> Mapping[str, Any]:
@@ -174,10 +180,9 @@ class RedisLink:
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
-        """Bound what is done inside, and turn what Redis and the network raise into ours.
+        """Bound the body, and turn what Redis and the network raise into ``Unavailable``.
 
-        The client loses a cancellation that comes while it connects. It is raised here: a loop that ends by it has to
-        end.
+        The client loses a cancellation that comes while it connects. It is raised here, so that the loop ends.
         """
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
@@ -187,15 +192,15 @@ class RedisLink:
         except (RedisError, OSError, TimeoutError) as error:
             if isinstance(error, _ELSEWHERE) or _ELSEWHERE_IN_SCRIPT.search(str(error)):
                 await self._reconnect()
-            said = "refuses the command" if isinstance(error, ResponseError) else "does not answer"
+            verb = "refuses the command" if isinstance(error, ResponseError) else "does not answer"
             reason = f"{type(error).__name__}: {error}".removesuffix(": ")
-            raise Unavailable("redis_unavailable", f"Redis {said}: {reason}"[:500]) from error
+            raise Unavailable("redis_unavailable", f"Redis {verb}: {reason}"[:500]) from error
         finally:
             if task is not None and task.cancelling() > cancels:
                 raise asyncio.CancelledError
 
     async def _reconnect(self) -> None:
-        """Drop every connection, those in use once their calls have ended: the next calls ask the name again."""
+        """Drop every connection, those in use once their calls have ended: the next calls resolve the name again."""
         pool = self._client.connection_pool
         with suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -207,12 +212,12 @@ _OWNER = Script("owner.lua")
 
 
 def owner_key(prefix: str) -> str:
-    """Return the key that says whose ``prefix`` is."""
+    """Return the key that holds the installation of ``prefix``."""
     return f"{prefix}:installation"
 
 
-async def owner(link: RedisLink, prefix: str, installation: str) -> str:
-    """Return which installation has ``prefix``; from now on this one where none had it.
+async def owner(link: RedisClient, prefix: str, installation: str) -> str:
+    """Return the installation that owns ``prefix``; this one, from now on, where none did.
 
     Raises:
         Unavailable: ``redis_unavailable``. Retry.

@@ -1,5 +1,5 @@
--- claim: who publishes. KEYS: mark and runs hash of each place, in turns. ARGV: token, lease in ms, task type of each place.
--- Returns for each place: 0 mine, 1 somebody else's, 2 sealed; then the last success, or ''.
+-- claim marks. KEYS: mark and runs hash of each window, alternating. ARGV: token, lease in ms, task type of each window.
+-- Returns for each window: 0 mine, 1 another token's, 2 sealed; then the last success, or ''.
 local mine, lease = 'p:' .. ARGV[1], ARGV[2]
 local answer = {}
 for i = 1, #KEYS / 2 do

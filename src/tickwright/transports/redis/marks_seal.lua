@@ -1,5 +1,5 @@
--- seal: these are published. KEYS: marks. ARGV: token, time to keep in ms. What another one has claimed or sealed stays his.
--- Returns how many are another one's.
+-- seal marks of what is published. KEYS: marks. ARGV: token, time to keep in ms. What another token has claimed or sealed stays its own.
+-- Returns how many are another token's.
 local published = 'd:' .. ARGV[1]
 local others = 0
 for i = 1, #KEYS do

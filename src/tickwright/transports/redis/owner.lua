@@ -1,4 +1,4 @@
--- owner: whose prefix it is. KEYS: the prefix's mark. ARGV: the installation that asks. Whoever asks first has it; returns who has it.
+-- owner: which installation owns a prefix. KEYS: the prefix's mark. ARGV: this installation. The first one owns it; returns the owner.
 if redis.call('SET', KEYS[1], ARGV[1], 'NX') then
   return ARGV[1]
 end

@@ -1,5 +1,5 @@
--- close: the report is over. KEYS: its hash. ARGV: status, life in ms, nonce. What it held is gone, and what comes late finds the status.
--- Returns 1, or 0 where the key holds no hash, or another record's: it is somebody else's, and stays.
+-- close: the report is over. KEYS: its hash. ARGV: status, life in ms, nonce. Its parts are deleted, and a late put finds the status.
+-- Returns 1, or 0 where the key holds no hash, or another record's: it is foreign, and stays.
 local kind = redis.call('TYPE', KEYS[1])['ok']
 if kind ~= 'none' and kind ~= 'hash' then
   return 0

@@ -1,8 +1,8 @@
 -- put: one listener's part, once. KEYS: the report's hash. ARGV: epoch, listener, data, note, life in ms, nonce.
 -- Fields: record, the nonce of the record that it belongs to; epoch; per listener its name with the data and done:<listener> with the note; queryDoneCount, the number of done:
--- fields, counted anew each time. Of a report that is over: record and status.
--- Returns {0, note} stored; {1, note} already there, the note of who was first; {2, ''} stale: a newer epoch's hash, or over;
--- {3, ''} foreign: no hash, or one whose epoch nobody of us has written; {4, ''} not ours: of a record of
+-- fields, counted again each time. Of a report that is over: record and status.
+-- Returns {0, note} stored; {1, note} already there, the note of the first put; {2, ''} stale: a newer epoch's hash, or over;
+-- {3, ''} foreign: no hash, or one with an epoch that is not ours; {4, ''} not ours: of a record of
 -- the same number in another database. Nothing is written then.
 local key, epoch, listener, data, note, life, nonce = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local kind = redis.call('TYPE', key)['ok']

@@ -1,4 +1,4 @@
--- touch: somebody works on this report. KEYS: its hash. ARGV: epoch, life in ms. Returns 1, or 0 where there is no hash of
+-- touch: a process works on this report. KEYS: its hash. ARGV: epoch, life in ms. Returns 1, or 0 where there is no hash of
 -- this epoch: also where the report is over.
 if redis.call('TYPE', KEYS[1])['ok'] ~= 'hash' then
   return 0

@@ -38,20 +38,20 @@ class RedisPlugin(Plugin):
         if mine.redis_url is None:
             return
         from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
-        from tickwright.transports.redis.connection import RedisLink
+        from tickwright.transports.redis.connection import RedisClient
         from tickwright.transports.redis.report_parts import RedisParts
 
         url, prefix, ports = mine.redis_url.get_secret_value(), mine.redis_prefix, context.ports
 
-        def connect() -> RedisLink:
-            connection = RedisLink(url)
+        def connect() -> RedisClient:
+            connection = RedisClient(url)
             ports.on_close(connection.aclose)
             return connection
 
-        ports.offer(RedisLink, connect)
-        ports.offer(Marks, lambda: RedisMarks(ports.get(RedisLink), prefix=prefix))
-        ports.offer(CarryingRunClaims, lambda: RedisRunClaims(ports.get(RedisLink), prefix=prefix))
-        ports.offer(SharedParts, lambda: RedisParts(ports.get(RedisLink), mine.report_prefix))
+        ports.offer(RedisClient, connect)
+        ports.offer(Marks, lambda: RedisMarks(ports.get(RedisClient), prefix=prefix))
+        ports.offer(CarryingRunClaims, lambda: RedisRunClaims(ports.get(RedisClient), prefix=prefix))
+        ports.offer(SharedParts, lambda: RedisParts(ports.get(RedisClient), mine.report_prefix))
 
     async def start(self, context: Context) -> None:
         """Refuse a Redis that may lose keys; one that does not answer is asked again while it is needed.
@@ -61,10 +61,10 @@ class RedisPlugin(Plugin):
         """
         if context.settings.part(RedisSettings).redis_url is None:
             return
-        from tickwright.transports.redis.connection import RedisLink
+        from tickwright.transports.redis.connection import RedisClient
 
         with suppress(Unavailable):
-            await context.ports.get(RedisLink).check()
+            await context.ports.get(RedisClient).check()
 
     def ownerships(self, context: Context) -> Sequence[Ownership]:
         """Return the prefix of keys."""
@@ -73,9 +73,9 @@ class RedisPlugin(Plugin):
             return ()
 
         async def claim(installation: str) -> str:
-            from tickwright.transports.redis.connection import RedisLink, owner
+            from tickwright.transports.redis.connection import RedisClient, owner
 
-            return await owner(context.ports.get(RedisLink), mine.redis_prefix, installation)
+            return await owner(context.ports.get(RedisClient), mine.redis_prefix, installation)
 
         return (
             Ownership(

@@ -1,9 +1,9 @@
-"""Parts in Redis: the hash of the document, ``FileDownloadRecordEntity-{id}``, with each change one script.
+"""Parts of reports in Redis: the hash ``FileDownloadRecordEntity-{id}`` of the document, each change one script.
 
 Redis may forget any of it, and the record in PostgreSQL decides what is complete; so a loss costs the parts of one
-epoch, which are asked for again. What somebody else wrote under such a key is left alone, with a line in the log: a
-part goes elsewhere then. So it is with the hash of a record of the same number in another database, which has another
-nonce; only a touch may renew its life.
+epoch, which are requested again. A foreign value under such a key is left alone and logged, and the part is stored
+elsewhere. So is the hash of a record of the same number in another database, which has another nonce; only a touch may
+renew its life.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import structlog
 
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import RESERVED_LISTENERS, PartKey, Put, PutAnswer
-from tickwright.transports.redis.connection import RedisLink, Script
+from tickwright.transports.redis.connection import RedisClient, Script, milliseconds
 
 DATA_BYTES_MAX = 1_048_576
 NOTE_BYTES_MAX = 1_048_576  # it names every column
@@ -27,16 +27,16 @@ _log = structlog.get_logger("tickwright.redis")
 
 
 class RedisParts:
-    """See :class:`tickwright.ports.reports.SharedParts`. Every call but ``touch`` is one script with one key.
+    """Implements :class:`tickwright.ports.reports.SharedParts`. Every call but ``touch`` is one script with one key.
 
     Args:
-        link: Of the process.
+        redis: Of the process.
         prefix: Before every key, with a colon; empty: the document's names. Two installations on one Redis should have
-            two: with one and the same, the second of two reports of one number has its parts elsewhere.
+            two: with one prefix, the second of two reports of one number has its parts elsewhere.
     """
 
-    def __init__(self, link: RedisLink, prefix: str = "") -> None:
-        self._link, self._before = link, f"{prefix}:" if prefix else ""
+    def __init__(self, redis: RedisClient, prefix: str = "") -> None:
+        self._redis, self._before = redis, f"{prefix}:" if prefix else ""
 
     def key(self, report_id: int) -> str:
         """Return the key of a report's hash."""
@@ -48,18 +48,19 @@ class RedisParts:
         Args:
             key: Its epoch is the ledger's: a newer one than the hash's empties the hash.
             data: At most 1 MiB, kept byte for byte.
-            note: At most 1 MiB; who puts the part again gets the note of who was first.
+            note: At most 1 MiB; a repeated put returns the note of the first one.
             ttl: The life of the whole hash, from now on.
 
         Raises:
-            Unavailable: ``redis_unavailable``, nothing is known of what was done; ``hash_foreign``, the key holds what
-                nobody of us has written; ``hash_not_ours``, it holds another record's parts. Keep the part elsewhere,
-                or retry.
+            Unavailable: ``redis_unavailable``, the part may be stored; ``hash_foreign``, the key holds a value that is
+                not ours; ``hash_not_ours``, it holds another record's parts. Store the part elsewhere, or retry.
             Rejected: ``reserved_listener``, ``part_too_large``. Permanent.
         """
         _check(key.listener, data, note)
         name = self.key(key.report_id)
-        code, first = await self._link.call_raw(_PUT, [name], key.epoch, key.listener, data, note, _ms(ttl), key.nonce)
+        code, first = await self._redis.call_raw(
+            _PUT, [name], key.epoch, key.listener, data, note, milliseconds(ttl), key.nonce
+        )
         if code == _NOT_OURS:
             raise Unavailable(
                 "hash_not_ours",
@@ -73,22 +74,22 @@ class RedisParts:
         return PutAnswer(_ANSWERS[code], first.decode("utf-8", "replace"))
 
     async def get(self, key: PartKey) -> bytes | None:
-        """Return a part's data, byte for byte; ``None`` also where the key holds what nobody of us has written."""
+        """Return a part's data, byte for byte; ``None`` also where the key holds a value that is not ours."""
         name = self.key(key.report_id)
-        code, data = await self._link.call_raw(_GET, [name], key.epoch, key.listener, key.nonce)
+        code, data = await self._redis.call_raw(_GET, [name], key.epoch, key.listener, key.nonce)
         if code == _FOREIGN_GET:
             _log.warning("redis.hash_foreign", key=name)
         return data if code == _FOUND else None
 
     async def touch(self, report_ids: Sequence[tuple[int, int]], *, ttl: timedelta) -> None:
-        """Renew lives, 500 in a round trip. A key of somebody else is none of these."""
+        """Renew lives, 500 in a round trip; a foreign key is left alone."""
         for first in range(0, len(report_ids), TOUCHED_MAX):
             chunk = report_ids[first : first + TOUCHED_MAX]
-            await self._link.call_each(_TOUCH, [(self.key(known), epoch, _ms(ttl)) for known, epoch in chunk])
+            await self._redis.call_each(_TOUCH, [(self.key(known), epoch, milliseconds(ttl)) for known, epoch in chunk])
 
     async def close(self, report_id: int, status: str, *, nonce: str, ttl: timedelta) -> None:
-        """Leave a tombstone; a key of somebody else stays as it is."""
-        if not await self._link.call(_CLOSE, [self.key(report_id)], status, _ms(ttl), nonce):
+        """Leave a tombstone; a foreign key stays as it is."""
+        if not await self._redis.call(_CLOSE, [self.key(report_id)], status, milliseconds(ttl), nonce):
             _log.warning("redis.hash_foreign", key=self.key(report_id))
 
 
@@ -98,7 +99,3 @@ def _check(listener: str, data: bytes, note: str) -> None:
     if len(data) > DATA_BYTES_MAX or len(note.encode()) > NOTE_BYTES_MAX:
         text = f"A part in Redis has at most {DATA_BYTES_MAX} bytes, and a note of at most {NOTE_BYTES_MAX}."
         raise Rejected("part_too_large", text)
-
-
-def _ms(length: timedelta) -> int:
-    return max(1, round(length / timedelta(milliseconds=1)))

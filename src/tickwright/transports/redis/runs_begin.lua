@@ -1,4 +1,4 @@
--- begin: who runs. KEYS: the runs hash of each run's entity. ARGV: owner, lease in ms, seconds to keep a hash, how far ahead
+-- begin runs. KEYS: the runs hash of each run's entity. ARGV: owner, lease in ms, seconds to keep a hash, how far ahead
 -- (s) an instant may be to be believed; then of each run: task type, window, at_once. By the clock of this server.
 -- Fields of a hash: c:<type> a claim owner:fence:until_ms, d:<type> the newest window that ran, s:<type> when that run began,
 -- e:<type> the owner:fence: that ended last, n the last fence. A fence starts at the clock, so that none comes twice after a flush.

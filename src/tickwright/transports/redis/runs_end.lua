@@ -1,6 +1,6 @@
--- end: how runs ended. KEYS: the carry hash, then the runs hash of each run's entity. ARGV: owner, seconds to keep a hash,
+-- end runs. KEYS: the carry hash, then the runs hash of each run's entity. ARGV: owner, seconds to keep a hash,
 -- 1 to carry successes over; then of each run: task type, fence, 1 if it succeeded, window, when it began, the field of the
--- carry hash. Only the claim's holder writes; saying it twice is harmless.
+-- carry hash. Only the claim's holder writes; a repetition is harmless.
 -- Returns 1 for each run that was ours, else 0.
 local answer = {}
 

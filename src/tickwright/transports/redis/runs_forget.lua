@@ -1,4 +1,4 @@
--- forget: what the ledger was told. KEYS: the carry hash. ARGV: fields and values in turns; a value that has changed stays.
+-- forget what the ledger has. KEYS: the carry hash. ARGV: fields and values, alternating; a value that has changed stays.
 local count = 0
 for i = 1, #ARGV, 2 do
   if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then

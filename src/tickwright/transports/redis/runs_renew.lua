@@ -1,4 +1,4 @@
--- renew: runs that are under way. KEYS: the runs hash of each run's entity. ARGV: owner, lease in ms, seconds to keep a hash;
+-- renew runs that are under way. KEYS: the runs hash of each run's entity. ARGV: owner, lease in ms, seconds to keep a hash;
 -- then of each run: task type, fence. Returns 1 for each that is still ours, else 0.
 local time = redis.call('TIME')
 local til = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2])

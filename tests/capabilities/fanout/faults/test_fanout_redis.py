@@ -31,7 +31,7 @@ from tickwright.ports.fanout import Ended, EntityWindow, Mark, Marks, Run, RunSt
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import open_pool
 from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
-from tickwright.transports.redis.connection import CONNECTIONS_MAX, RedisLink
+from tickwright.transports.redis.connection import CONNECTIONS_MAX, RedisClient
 
 WINDOW = 1_700_000_000
 HOUR = timedelta(hours=1)
@@ -46,9 +46,9 @@ async def test_a_cancellation_while_it_connects_is_not_lost(redis_server: RedisS
     """The client swallows one that comes while it connects, one time in five, and a loop that ends by it goes on."""
     went_on = 0
     for turns in range(300):
-        link = RedisLink(redis_server.url)
+        link = RedisClient(redis_server.url)
 
-        async def ask(link: RedisLink) -> None:
+        async def ask(link: RedisClient) -> None:
             nonlocal went_on
             await link.check()
             me = asyncio.current_task()
@@ -69,7 +69,7 @@ async def check_failover() -> None:
     async with AsyncExitStack() as stack:
         old, new = (stack.enter_context(started(RedisServer())) for _ in range(2))
         proxy = await stack.enter_async_context(TcpProxy("127.0.0.1", old.port))
-        link = RedisLink(proxy.rewrite(old.url))
+        link = RedisClient(proxy.rewrite(old.url))
         stack.push_async_callback(link.aclose)
         marks = RedisMarks(link, prefix="p")
 
@@ -93,7 +93,7 @@ async def test_a_primary_that_became_a_replica_behind_its_name_is_left() -> None
 
 async def test_connections_to_a_replica_that_are_kept_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant goes on asking the server that refused."""
-    mutate(monkeypatch, RedisLink._translated, "await self._reconnect()", "pass")
+    mutate(monkeypatch, RedisClient._translated, "await self._reconnect()", "pass")
     with pytest.raises(AssertionError):
         await check_failover()
 
@@ -106,7 +106,7 @@ class Two:
     database: TcpProxy
     pool: asyncpg.Pool
     pools: list[asyncpg.Pool]
-    links: list[RedisLink]
+    links: list[RedisClient]
     prefix: str
     owners: list[int]
 
@@ -129,7 +129,7 @@ async def two(mortal_redis: RedisServer, database_url: str) -> AsyncIterator[Two
     async with TcpProxy("127.0.0.1", mortal_redis.port) as redis, TcpProxy(*_place(database_url)) as database:
         pool = await open_pool(database_url, max_size=2)
         pools = [await open_pool(database.rewrite(database_url), max_size=2) for _ in range(2)]
-        links = [RedisLink(redis.rewrite(mortal_redis.url)) for _ in range(2)]
+        links = [RedisClient(redis.rewrite(mortal_redis.url)) for _ in range(2)]
         owners = [await open_session(pool) for _ in range(2)]
         yield Two(redis, database, pool, pools, links, fresh_prefix(), owners)
         for link in links:
@@ -540,7 +540,7 @@ async def test_the_rights_that_the_page_names_are_enough(mortal_redis: RedisServ
 def test_what_is_no_url_of_redis_is_refused_without_its_password(url: str) -> None:
     """The library's own words may hold a part of it."""
     with pytest.raises(Rejected, match="not redis://") as refused:
-        RedisLink(url)
+        RedisClient(url)
     assert "s3cret" not in str(refused.value)
 
 

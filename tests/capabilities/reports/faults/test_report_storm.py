@@ -78,7 +78,7 @@ async def found(world: ReportWorld, report: int) -> Found:
     there = hashlib.sha256(await world.file(row)).hexdigest() if row["status"] == "finished" else None
     keys = [one.key for one in await world.objects.listing(f"reports/{report}/", 10)]
     keys += [one.key for one in await world.objects.listing(f"parts/{report}/", 10)]
-    client: Any = world.shared._link._client  # type: ignore[union-attr]
+    client: Any = world.shared._redis._client  # type: ignore[union-attr]
     key = world.shared.key(report)  # type: ignore[union-attr]
     return Found(
         report,

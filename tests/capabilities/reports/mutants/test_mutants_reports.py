@@ -135,7 +135,7 @@ async def check_damaged_rows_are_not_merged(world: ReportWorld) -> None:
         await eventually_async(lambda: stops.reached_times["reports.merging"] == 1)
         assert isinstance(world.shared, RedisParts)
         rows = '[{"id":0,"epoch":1,"value":666}]'
-        await world.shared._link._client.hset(world.shared.key(report), "rights", rows)
+        await world.shared._redis._client.hset(world.shared.key(report), "rights", rows)
         stops.open("reports.merging")
         row = await is_made(world, report)
     assert row["restarts"] == 1
@@ -221,7 +221,7 @@ def every_put_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def put(self: RedisParts, key: PartKey, data: bytes, note: str, *, ttl: Any) -> PutAnswer:
         answer = await real(self, key, data, note, ttl=ttl)
         if answer.put is Put.ALREADY:
-            await self._link._client.hincrby(self.key(key.report_id), "queryDoneCount", 1)
+            await self._redis._client.hincrby(self.key(key.report_id), "queryDoneCount", 1)
         return answer
 
     monkeypatch.setattr(RedisParts, "put", put)
