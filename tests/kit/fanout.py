@@ -242,7 +242,7 @@ class FanoutWorld:
                 token=random_token(8),
                 probe=probe,
             )
-            wakeups = WakeupListener("fanout-hearing", self.url if hears else None, CHANNEL)
+            wakeups = WakeupListener("fanout-wakeups", self.url if hears else None, CHANNEL)
             scheduler = FanoutScheduler(self.pool, publisher, gates=dict(gates or {}).get, wakeups=wakeups)
             async with running([wakeups, scheduler]):
                 yield scheduler

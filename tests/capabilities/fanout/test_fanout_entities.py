@@ -159,7 +159,7 @@ async def test_a_page_that_looked_long_enough_goes_on_in_the_next(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter that fits one of many costs bounded pages, some of them empty, and loses nobody."""
-    monkeypatch.setattr(entities, "LOOKED_MAX", 5)
+    monkeypatch.setattr(entities, "SEARCHED_MAX", 5)
     await api.pool.execute(
         """INSERT INTO tickwright.entities (code, is_polling_enabled)
            SELECT 'e' || lpad(n::text, 2, '0'), n NOT IN (0, 13, 24) FROM generate_series(0, 24) AS n"""

@@ -8,7 +8,7 @@ import pytest
 
 from kit.leases import LONG, run_out
 from tickwright.capabilities.fanout import retention as module
-from tickwright.capabilities.fanout.retention import Upkeep
+from tickwright.capabilities.fanout.retention import FanoutRetention
 from tickwright.engine.leases import Lease, Leases
 
 NAME = "fanout-upkeep"
@@ -51,10 +51,10 @@ async def test_claims_of_windows_that_are_over_go_and_others_stay(pool: asyncpg.
     await pool.execute("UPDATE tickwright.modules SET interval_seconds = 3600")
     await pool.execute(CLAIMS, timedelta(hours=2, minutes=1), "old", 25)
     await pool.execute(CLAIMS, timedelta(hours=1, minutes=59), "new", 15)
-    await Upkeep().round(lease)
+    await FanoutRetention().round(lease)
     assert await left(pool, "fanout_claims") == 15
     await pool.execute("UPDATE tickwright.modules SET interval_seconds = 60")
-    await Upkeep().round(lease)
+    await FanoutRetention().round(lease)
     assert await left(pool, "fanout_claims") == 0
 
 
@@ -62,7 +62,7 @@ async def test_counts_of_windows_are_kept_for_thirty_days(pool: asyncpg.Pool, le
     """More than one batch of old ones; the others stay."""
     await pool.execute(WINDOWS, LONG_AGO, 25)
     await pool.execute(WINDOWS, LATELY, 15)
-    await Upkeep().round(lease)
+    await FanoutRetention().round(lease)
     assert await left(pool, "fanout_windows") == 15
 
 
@@ -77,7 +77,7 @@ async def test_cursors_go_thirty_days_after_the_last_run_of_an_entity_that_is_go
     await pool.execute(CURSOR, "RAN", LATELY, LONG_AGO, None)
     await pool.execute(CURSOR, "FAILED", LONG_AGO, LATELY, None)
     await pool.execute(CURSOR, "RUNS", LONG_AGO, LONG_AGO, 7)
-    upkeep = Upkeep()
+    upkeep = FanoutRetention()
     for _ in range(4):
         await upkeep.round(lease)
     codes = {row["entity_code"] for row in await pool.fetch("SELECT entity_code FROM tickwright.fanout_cursors")}
@@ -94,7 +94,7 @@ async def test_a_round_has_its_bound_and_the_next_comes_at_once(
     """After a long outage of Redis there are millions of claims: other work comes between."""
     monkeypatch.setattr(module, "BATCHES_MAX", 2)
     await pool.execute(CLAIMS, LONG_AGO, "old", 25)
-    upkeep = Upkeep()
+    upkeep = FanoutRetention()
     assert await upkeep.round(lease) == 0
     assert await left(pool, "fanout_claims") == 5
     assert await upkeep.round(lease) == 30
@@ -111,12 +111,12 @@ async def test_what_is_locked_waits_for_the_next_round(pool: asyncpg.Pool, lease
     await other.execute("UPDATE tickwright.fanout_windows SET failed = 1 WHERE task_type = 'M1'")
     await other.execute("UPDATE tickwright.fanout_cursors SET fence = 5")
     async with asyncio.timeout(30):
-        await Upkeep().round(lease)
+        await FanoutRetention().round(lease)
     await transaction.rollback()
     await other.close()
     assert await left(pool, "fanout_windows") == 1
     assert await left(pool, "fanout_cursors") == 1
-    await Upkeep().round(lease)
+    await FanoutRetention().round(lease)
     assert await left(pool, "fanout_windows") == await left(pool, "fanout_cursors") == 0
 
 
@@ -127,6 +127,6 @@ async def test_upkeep_without_the_lease_changes_nothing(pool: asyncpg.Pool, leas
     await pool.execute(CURSOR, "GONE", LONG_AGO, None, None)
     await run_out(pool, NAME)
     assert await Leases(pool, owner="heir", terms=LONG).take(NAME) is not None
-    await Upkeep().round(lease)
+    await FanoutRetention().round(lease)
     assert await left(pool, "fanout_claims") == await left(pool, "fanout_windows") == 5
     assert await left(pool, "fanout_cursors") == 1

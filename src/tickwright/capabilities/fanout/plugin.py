@@ -86,7 +86,7 @@ class FanoutPlugin(Plugin):
             await self._add_consumer(context)
 
     def _add_scheduler(self, context: Context) -> None:
-        from tickwright.capabilities.fanout.retention import Upkeep
+        from tickwright.capabilities.fanout.retention import FanoutRetention
         from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
         from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_parties
         from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler, scheduler_source
@@ -108,11 +108,11 @@ class FanoutPlugin(Plugin):
             parties=partial(read_parties, pool),
             token=random_token(12),
         )
-        wakeups = WakeupListener("fanout-hearing", context.direct_url, CHANNEL)
+        wakeups = WakeupListener("fanout-wakeups", context.direct_url, CHANNEL)
         scheduler = FanoutScheduler(pool, publisher, gates=enabled.get, wakeups=wakeups)
         context.run(wakeups, scheduler)
         context.count(scheduler_source(scheduler))
-        loop = LeasedRounds("fanout-upkeep", ports.get(Leases), Upkeep().round, terms=TERMS, rest_max_s=30)
+        loop = LeasedRounds("fanout-upkeep", ports.get(Leases), FanoutRetention().round, terms=TERMS, rest_max_s=30)
         context.run_leased(loop)
 
     async def _add_consumer(self, context: Context) -> None:

@@ -40,7 +40,11 @@ WINDOW_MAX = timedelta(days=1)
 
 
 class Matrix:
-    """Looks; nothing here changes anything."""
+    """Modules against windows, and entities against modules; read only.
+
+    A window's outcome is what consumers have counted; how many entities it was for is how many there are now, since
+    that number is not stored.
+    """
 
     def __init__(self, pool: Pool, entities: Entities) -> None:
         self._pool, self._entities = pool, entities
@@ -102,7 +106,7 @@ def _module(row: Any, now: datetime, since: datetime, counts: Mapping[tuple[str,
 
 
 async def _count_published(connection: Connection, modules: Sequence[ModuleWindows]) -> None:
-    """Say of the newest windows how many entities they were published for."""
+    """Set of the newest windows how many entities they were published for."""
     newest = {(one.name, window.window_at): window for one in modules for window in one.windows[:COUNTED_WINDOWS]}
     names, ats = [name for name, _ in newest], [at for _, at in newest]
     for row in await connection.fetch(_SQL["published"], names, ats, COUNTED_MAX):

@@ -59,7 +59,7 @@ def scheduler_of(world: FanoutWorld, wakeups: WakeupListener) -> FanoutScheduler
 
 async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) -> None:
     """The lists are on their way when the process is asked to stop: nothing begins that nobody would end."""
-    scheduler = scheduler_of(world, WakeupListener("fanout-hearing", None, CHANNEL))
+    scheduler = scheduler_of(world, WakeupListener("fanout-wakeups", None, CHANNEL))
     async with world.pool.acquire() as gate, gate.transaction():
         await gate.execute("LOCK TABLE tickwright.modules IN ACCESS EXCLUSIVE MODE")
         running = asyncio.create_task(scheduler.run())
@@ -74,7 +74,7 @@ async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) 
 async def test_without_an_ear_the_lists_are_read_no_oftener_than_they_have_to(world: FanoutWorld) -> None:
     """The way to hear of changes is closed, and tried every second; the lists wait for their ten seconds."""
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
-    wakeups = WakeupListener("fanout-hearing", url, CHANNEL)
+    wakeups = WakeupListener("fanout-wakeups", url, CHANNEL)
     scheduler = scheduler_of(world, wakeups)
     with capture_logs() as logs:
         async with running([wakeups, scheduler]):

@@ -30,7 +30,7 @@ from tickwright.capabilities.fanout.entities.views import (
 )
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult, csv_reader
-from tickwright.domain.modules import Window, parse_modules, window_at
+from tickwright.domain.modules import parse_modules, window_at
 from tickwright.domain.time_texts import format_duration
 from tickwright.engine.bulk_import import BatchedImport
 from tickwright.ports.caller import Caller
@@ -41,46 +41,18 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.fanout.sql", "entities.sql")
-
-
-async def put_entity(connection: Connection, new: NewEntity) -> bool:
-    """Create an entity or set it whole; return whether it is new.
-
-    Raises:
-        Rejected: ``unknown_module``, ``unknown_partner``. Permanent until somebody sets them up.
-    """
-    known = await connection.fetchrow(SQL["known"], new.partner)
-    check_known(new, known["modules"], partner=known["partner"])
-    row = await connection.fetchrow(
-        SQL["put_entity"], new.code, new.party, new.is_polling_enabled, ",".join(new.modules), new.partner
-    )
-    return row is not None and bool(row["created"])
-
-
-async def put_entities(connection: Connection, batch: Sequence[NewEntity]) -> int:
-    """Create many or set them whole, each code once; return how many are new."""
-    created: int = await connection.fetchval(
-        SQL["put_entities"],
-        [new.code for new in batch],
-        [new.party for new in batch],
-        [new.is_polling_enabled for new in batch],
-        [",".join(new.modules) for new in batch],
-        [new.partner for new in batch],
-    )
-    return created
-
-
-async def known_names(connection: Connection) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of all modules and of all partners."""
-    row = await connection.fetchrow(SQL["known_names"])
-    return frozenset(row["modules"]), frozenset(row["partners"])
+LAST_CODE = "~"
+"""Sorts behind every code."""
+SEARCHED_MAX = 5_000
+"""Entities that a page reads, when it filters by more than the code."""
+BATCH_ROWS_MAX = 1_000
 
 
 def check_known(new: NewEntity, modules: Any, *, partner: bool) -> None:
-    """Refuse an entity with modules that nobody has set up, or a partner who is not there.
+    """Refuse an entity with an unknown module or partner.
 
     Raises:
-        Rejected: ``unknown_module``, ``unknown_partner``. Permanent until somebody sets them up.
+        Rejected: ``unknown_module``, ``unknown_partner``. Permanent until they are set up.
     """
     unknown = next((name for name in new.modules if name not in modules), None)
     if unknown is not None:
@@ -97,14 +69,8 @@ def check_known(new: NewEntity, modules: Any, *, partner: bool) -> None:
         )
 
 
-LAST_CODE = "~"
-"""Behind every code that there can be."""
-LOOKED_MAX = 5_000
-"""Entities that a page looks at, when it filters by more than the code."""
-
-
 class EntityQuery(msgspec.Struct, frozen=True):
-    """What a listing of entities is asked for.
+    """The filter and the page of a listing of entities.
 
     Attributes:
         module: One of theirs, in any spelling.
@@ -128,7 +94,7 @@ class Entities:
     async def list(self, query: EntityQuery) -> Page[EntityView]:
         """Return one page of entities, by their codes.
 
-        With a filter a page may hold fewer than its limit, or none, and still have a next one: it looks at so many.
+        With a filter a page may hold fewer than its limit, or none, and still have a next one: it reads at most 5,000.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -138,7 +104,7 @@ class Entities:
         after = "" if query.cursor is None else await self._cursors.read(query.cursor, str, *listing)
         rows = await fetch_page(
             self._pool, SQL["list_entities"], after, query.q, query.q + LAST_CODE, module, query.enabled,
-            limit + 1, LOOKED_MAX,
+            limit + 1, SEARCHED_MAX,
         )  # fmt: skip
         items = [view(EntityView, row) for row in rows[:limit] if row["code"] is not None]
         position = items[-1].code if len(rows) > limit else rows[0]["last_code"]
@@ -173,7 +139,7 @@ class Entities:
         return explain(facts, state)
 
     async def put(self, code: str, request: EntityRequest, *, caller: Caller) -> StoredEntity:
-        """Create an entity or set it whole; schedulers hear of it at once. The same again changes nothing.
+        """Create an entity or set it whole; schedulers are notified at once. The same again changes nothing.
 
         Raises:
             Rejected: What :func:`check_entity` says, ``unknown_module``, ``unknown_partner``. Permanent.
@@ -181,12 +147,16 @@ class Entities:
         new = check_entity(code, request)
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, code)
-            created = await put_entity(connection, new)
+            names = await connection.fetchrow(SQL["known"], new.partner)
+            check_known(new, names["modules"], partner=names["partner"])
+            row = await connection.fetchrow(
+                SQL["put_entity"], new.code, new.party, new.is_polling_enabled, ",".join(new.modules), new.partner
+            )
             after = await self._written(connection, caller, "put", code, before)
-        return StoredEntity(after, created)
+        return StoredEntity(after, row is not None and bool(row["created"]))
 
     async def delete(self, code: str, *, caller: Caller) -> None:
-        """Poll an entity no more and forget it; what is known of its runs stays, for the case that it comes back.
+        """Stop polling an entity and delete it; its cursors stay, in case it is created again.
 
         Raises:
             Rejected: ``entity_not_found`` (404). Permanent.
@@ -199,7 +169,7 @@ class Entities:
             await write_audit(connection, caller, "entities.delete", f"entity:{code}", before=_shown(before))
 
     async def pause(self, code: str, *, caller: Caller) -> EntityView:
-        """Poll an entity no more (``is_polling_enabled``); what is published already still runs. Twice is harmless.
+        """Stop polling an entity (``is_polling_enabled``); what is published already still runs. Twice is harmless.
 
         Raises:
             Rejected: ``entity_not_found`` (404). Permanent.
@@ -207,7 +177,7 @@ class Entities:
         return await self._enable(code, caller, "pause", enabled=False)
 
     async def enable(self, code: str, *, caller: Caller) -> EntityView:
-        """Poll an entity again, from the window on that lies around now.
+        """Poll an entity again, from the current window on.
 
         Raises:
             Rejected: ``entity_not_found`` (404). Permanent.
@@ -251,34 +221,21 @@ def _shown(row: Any) -> dict[str, Any]:
 
 def module_of(state: Any) -> EntityModule:
     """Return what became of polling one entity for one module."""
-    window = window_of(state)
-    begins = None if window is None else datetime.fromtimestamp(window.start_s, UTC)
+    length_s = state["interval_seconds"]
+    window = None if length_s is None else window_at(state["now"].timestamp(), length_s)
     return EntityModule(
         **{name: state[name] for name in _STATE},
         every=None if window is None else format_duration(timedelta(seconds=window.length_s)),
         paused=state["paused_at"] is not None,
-        window_at=begins,
+        window_at=None if window is None else datetime.fromtimestamp(window.start_s, UTC),
         next_window_at=None if window is None else datetime.fromtimestamp(window.end_s, UTC),
     )
 
 
 _STATE = (
-    "name",
-    "known",
-    "last_window_at",
-    "last_success_at",
-    "running_since",
-    "running_window_at",
-    "failures",
-    "last_error",
-    "last_error_at",
-)
-
-
-def window_of(state: Any) -> Window | None:
-    """Return the window of a module that lies around now; ``None`` where the module is unknown."""
-    length_s = state["interval_seconds"]
-    return None if length_s is None else window_at(state["now"].timestamp(), length_s)
+    "name", "known", "last_window_at", "last_success_at", "running_since", "running_window_at", "failures",
+    "last_error", "last_error_at",
+)  # fmt: skip
 
 
 def _not_found(code: str) -> Rejected:
@@ -288,11 +245,9 @@ def _not_found(code: str) -> Rejected:
 # Imports: NDJSON or CSV, one entity per line, in constant memory. Each line sets its entity whole, as a put does. Of
 # two lines with one code the later one counts; the same file again changes nothing.
 
-BATCH_ROWS_MAX = 1_000
-
 
 class Imports:
-    """Streams of entities into the table."""
+    """Imports streams of entities."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -323,7 +278,8 @@ class _EntityImport(BatchedImport[NewEntity]):
         self._partners: frozenset[str] = frozenset()
 
     async def _learn(self, connection: Connection) -> None:
-        self._modules, self._partners = await known_names(connection)
+        row = await connection.fetchrow(SQL["known_names"])
+        self._modules, self._partners = frozenset(row["modules"]), frozenset(row["partners"])
 
     async def _thing(self, line: bytes, _number: int) -> NewEntity | None:
         entity = self._read_line(line)
@@ -332,7 +288,16 @@ class _EntityImport(BatchedImport[NewEntity]):
         return entity
 
     async def _write(self, connection: Connection, batch: Sequence[NewEntity]) -> None:
-        newest = {entity.code: entity for entity in batch}
-        created = await put_entities(connection, [*newest.values()]) if newest else 0
+        if not batch:
+            return
+        newest = {entity.code: entity for entity in batch}.values()
+        created: int = await connection.fetchval(
+            SQL["put_entities"],
+            [new.code for new in newest],
+            [new.party for new in newest],
+            [new.is_polling_enabled for new in newest],
+            [",".join(new.modules) for new in newest],
+            [new.partner for new in newest],
+        )
         self.result.created += created
         self.result.existing += len(batch) - created

@@ -1,7 +1,7 @@
-"""Why an entity is polled for a module now, or is not, in words and codes. Pure: the store loads the facts.
+"""Why an entity is polled for a module now, or is not, as codes and sentences. Pure: the store loads the facts.
 
-The chain goes from what keeps anybody from publishing it over what keeps it from running to its windows; the first
-reason is the summary.
+The chain goes from what prevents its publication over what prevents its run to its windows; the first reason is the
+summary.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ def explain(facts: Facts, state: Facts) -> EntityExplanation:
         ran = _has_run(state)
         failing = list(_failing(state))
         status = "running" if running else "ran" if ran else "failing" if failing else "due"
-        around = [*_partner(facts), *_nobody(facts, state), *_gate(facts, state)]
+        around = [*_partner(facts), *_no_process(facts, state), *_gate(facts, state)]
         late = [*failing, *_slow(state), *around]
         reasons = [*running, *_window(state), *late] if ran else [*running, *late, *_window(state)]
     reasons.extend(_last_success(state))
@@ -43,27 +43,27 @@ def explain(facts: Facts, state: Facts) -> EntityExplanation:
 
 
 def _not_polled(facts: Facts, state: Facts) -> Iterator[Reason]:
-    """Say what keeps every scheduler from publishing it."""
+    """Return what keeps every scheduler from publishing it."""
     code, name = facts["code"], state["name"]
     if not facts["is_polling_enabled"]:
         yield Reason("entity_paused", f"polling of {code} is paused: its is_polling_enabled is false")
     if not state["known"]:
-        yield Reason("module_unknown", f"nobody has set up a module {name}; tickwright modules put {name} --every 15m")
+        yield Reason("module_unknown", f"there is no module {name}; tickwright modules put {name} --every 15m")
     if name not in parse_modules(facts["polling_enabled_modules"]):
         listed = facts["polling_enabled_modules"] or "none"
         yield Reason("module_not_listed", f"{code} is not polled for {name}; its polling_enabled_modules: {listed}")
     if state["paused_at"] is not None:
         yield Reason("module_paused", f"the module {name} is paused since {instant_text(state['paused_at'])}")
-    if facts["schedulers"] and _shut(facts, state) == facts["schedulers"]:
-        yield Reason("module_closed", f"no scheduler publishes it: {_wants(state)}")
+    if facts["schedulers"] and _closed_gates(facts, state) == facts["schedulers"]:
+        yield Reason("module_closed", f"no scheduler publishes it: {_gate_remedy(state)}")
 
 
-def _shut(facts: Facts, state: Facts) -> int:
+def _closed_gates(facts: Facts, state: Facts) -> int:
     """Return how many schedulers do not publish the module: the gate is in the environment of each."""
     return int(facts["schedulers"] - facts["opening"] if state["is_gated"] else facts["closing"])
 
 
-def _wants(state: Facts) -> str:
+def _gate_remedy(state: Facts) -> str:
     variable = f"ENABLE_{state['name']}_POLLING"
     if state["is_gated"]:
         return f"the module is gated, so the environment of a scheduler has to say {variable}=true"
@@ -71,10 +71,10 @@ def _wants(state: Facts) -> str:
 
 
 def _gate(facts: Facts, state: Facts) -> Iterator[Reason]:
-    shut = _shut(facts, state)
+    shut = _closed_gates(facts, state)
     if shut:
         of = f"{shut} of {facts['schedulers']} schedulers"
-        yield Reason("module_closed_in_part", f"{of} do not publish it, the others do: {_wants(state)}")
+        yield Reason("module_closed_in_part", f"{of} do not publish it, the others do: {_gate_remedy(state)}")
 
 
 def _running(state: Facts) -> Iterator[Reason]:
@@ -114,7 +114,7 @@ def _partner(facts: Facts) -> Iterator[Reason]:
     if facts["breaker"] == "open" and facts["open_until"] is not None and facts["open_until"] > now:
         error = f"; the last error: {facts['partner_error']}" if facts["partner_error"] else ""
         until = instant_text(facts["open_until"])
-        yield Reason("breaker_open", f"calls to {partner} fail, and nobody calls until {until}{error}")
+        yield Reason("breaker_open", f"calls to {partner} fail, and none is made until {until}{error}")
     elif facts["breaker"] == "half_open":
         yield Reason("breaker_half_open", f"calls to {partner} failed; single calls try whether it is back")
     if facts["blocked_until"] is not None and facts["blocked_until"] > now:
@@ -129,12 +129,12 @@ def _partner(facts: Facts) -> Iterator[Reason]:
         yield Reason("partner_quiet", f"{partner} has quiet hours until {until}")
 
 
-def _nobody(facts: Facts, state: Facts) -> Iterator[Reason]:
+def _no_process(facts: Facts, state: Facts) -> Iterator[Reason]:
     if not facts["schedulers"]:
-        text = "no live process has the role scheduler: nobody publishes windows"
+        text = "no live process has the role scheduler: no window is published"
         yield Reason("no_scheduler", text)
     if not facts["consumers"]:
-        yield Reason("no_consumer", "no live process has the role fanout-consumer: nobody runs what is published")
+        yield Reason("no_consumer", "no live process has the role fanout-consumer: no task is run")
     elif not facts["able"]:
         yield Reason("no_handler", f"no live fanout-consumer has a function for {state['name']}; see @app.module")
 

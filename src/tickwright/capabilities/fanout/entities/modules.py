@@ -35,7 +35,7 @@ _duration = lasting(timedelta(), DURATION_MAX)
 
 
 class ModuleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said; ``None`` for what was not."""
+    """The settings that were given; ``None`` for the others."""
 
     every: timedelta | None = None
     timeout: timedelta | None = None
@@ -43,7 +43,7 @@ class ModuleSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_module(name: str, table: Any, problems: list[str], *, where: str) -> ModuleSettings:
-    """Return what ``table`` says of the module ``name``, and add every mistake to ``problems`` with its remedy."""
+    """Return the settings in ``table``, and add every mistake to ``problems`` with its remedy."""
     if not MODULE_NAME.fullmatch(name):
         problems.append(f"{where}: a name has 1 to 50 capitals, digits or '_', a letter first, such as LOCATIONS")
     if not isinstance(table, Mapping):
@@ -53,16 +53,16 @@ def read_module(name: str, table: Any, problems: list[str], *, where: str) -> Mo
 
 
 def check_module(name: str, table: Any, *, where: str = "module") -> ModuleSettings:
-    """Return what ``table`` says.
+    """Return the settings in ``table``.
 
     Raises:
         Rejected: ``invalid_module`` with every mistake. Permanent.
     """
     problems: list[str] = []
-    terms = read_module(name, table, problems, where=where)
+    settings = read_module(name, table, problems, where=where)
     if problems:
         raise Rejected("invalid_module", "\n".join(problems), problems=problems)
-    return terms
+    return settings
 
 
 def _read_every(value: Any) -> timedelta:
@@ -70,7 +70,7 @@ def _read_every(value: Any) -> timedelta:
     if not timedelta(seconds=1) <= every <= EVERY_MAX:
         raise bad("between 1s and 1d")
     if every % timedelta(seconds=1):
-        raise bad("whole seconds: windows are known by the second in which they begin")
+        raise bad("whole seconds: a window is known by the second in which it begins")
     return every
 
 
@@ -129,19 +129,19 @@ class Modules:
         return ModuleDetail(**msgspec.structs.asdict(view), **dict(counts), windows=windows)
 
     async def put(self, name: str, request: ModuleRequest, *, caller: Caller) -> StoredModule:
-        """Create a module or set it whole; schedulers hear of it at once. The same again changes nothing.
+        """Create a module or set it whole; schedulers are notified at once. The same again changes nothing.
 
-        A new length of windows counts from the next round on; the window around then may be one that has run in part
-        under the old length.
+        A new length of windows counts from the next round on; the current window may then have run in part under the
+        old length.
 
         Raises:
             Rejected: ``invalid_module`` with every mistake. Permanent.
         """
-        terms = check_module(name, msgspec.structs.asdict(request))
-        return await self._put(name, terms, "operator", caller)
+        settings = check_module(name, msgspec.structs.asdict(request))
+        return await self._put(name, settings, "operator", caller)
 
     async def declare(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> None:
-        """Set up a module that a program brings, unless an operator, a file or SQL has done so.
+        """Set up a module that a program declares, unless an operator, a file or SQL has set it up.
 
         What is not given stays as it is, or gets its default.
 
@@ -151,7 +151,7 @@ class Modules:
         await self._put(name, check_module(name, settings), "app", caller)
 
     async def set(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> None:
-        """Set what a file says of a module; what it does not say stays as it is, or gets its default.
+        """Set what a configuration file gives; what it does not give stays as it is, or gets its default.
 
         Raises:
             Rejected: ``invalid_module`` with every mistake. Permanent.
@@ -159,7 +159,7 @@ class Modules:
         await self._put(name, check_module(name, settings), "operator", caller)
 
     async def pause(self, name: str, *, caller: Caller) -> ModuleView:
-        """Poll nobody for it; what is published already still runs. Twice is harmless.
+        """Poll no entity for it; what is published already still runs. Twice is harmless.
 
         Raises:
             Rejected: ``module_not_found`` (404). Permanent.
@@ -167,20 +167,20 @@ class Modules:
         return await self._change("pause", name, caller)
 
     async def enable(self, name: str, *, caller: Caller) -> ModuleView:
-        """Poll for it again, from the window on that lies around now.
+        """Poll for it again, from the current window on.
 
         Raises:
             Rejected: ``module_not_found`` (404). Permanent.
         """
         return await self._change("enable", name, caller)
 
-    async def _put(self, name: str, terms: ModuleSettings, set_by: str, caller: Caller) -> StoredModule:
-        every_s = None if terms.every is None else terms.every // _SECOND
-        timeout_ms = None if terms.timeout is None else terms.timeout // _MILLISECOND
+    async def _put(self, name: str, settings: ModuleSettings, set_by: str, caller: Caller) -> StoredModule:
+        every_s = None if settings.every is None else settings.every // _SECOND
+        timeout_ms = None if settings.timeout is None else settings.timeout // _MILLISECOND
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, name)
             put = await connection.fetchrow(
-                _SQL["put_module"], name, every_s, timeout_ms, terms.gated, set_by, set_by == "app",
+                _SQL["put_module"], name, every_s, timeout_ms, settings.gated, set_by, set_by == "app",
                 EVERY_DEFAULT // _SECOND, TIMEOUT_DEFAULT // _MILLISECOND,
             )  # fmt: skip
             after = _view(await connection.fetchrow(_SQL["list_modules"], name))

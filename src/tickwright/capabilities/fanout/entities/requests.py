@@ -167,7 +167,7 @@ class EntityLine(EntityRequest, forbid_unknown_fields=True, kw_only=True):
 
 
 class ModuleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A module, whole, in the words of ``[modules.NAME]``: what is left out gets its default."""
+    """A module, whole, as ``[modules.NAME]`` in a configuration file: what is left out gets its default."""
 
     every: Annotated[str, Meta(examples=["15m"], description="Length of a window, whole seconds from 1s to 1d")]
     timeout: Annotated[str, Meta(examples=["60s"], description="Of one run, from 10ms to 25m")] = "60s"
@@ -175,7 +175,7 @@ class ModuleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewEntity(msgspec.Struct, frozen=True):
-    """An entity that somebody sets, checked as far as that goes without the database; ``party`` is JSON text."""
+    """An entity to set, checked as far as that goes without the database; ``party`` is JSON text."""
 
     code: str
     party: str
@@ -188,7 +188,7 @@ _line = msgspec.json.Decoder(EntityLine)
 
 
 def check_entity(code: str, request: EntityRequest) -> NewEntity:
-    """Return the entity that ``request`` asks for.
+    """Return the checked entity of a request.
 
     Raises:
         Rejected: ``invalid_entity_code``, ``invalid_modules``, what :func:`check_party` says. Permanent.
@@ -213,7 +213,7 @@ def read_line(line: bytes) -> NewEntity:
 
 
 def check_code(code: str) -> str:
-    """Return the code of an entity when it can be one; it is a part of keys that have ``:`` between their parts.
+    """Return ``code`` if it can be the code of an entity: a part of keys that have ``:`` between their parts.
 
     Raises:
         Rejected: ``invalid_entity_code``. Permanent.

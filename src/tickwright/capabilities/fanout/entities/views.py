@@ -11,7 +11,7 @@ from tickwright.ports.views import Reason
 
 
 class EntityView(msgspec.Struct, kw_only=True):
-    """Whom we poll, without the party.
+    """An entity without its party.
 
     Attributes:
         polling_enabled_modules: Names with commas between, as the column has them.
@@ -29,18 +29,18 @@ class EntityView(msgspec.Struct, kw_only=True):
 
 
 class EntityModule(msgspec.Struct, kw_only=True):
-    """What became of polling an entity for one module. Runs that consumers have not told the database yet are missing.
+    """What became of polling an entity for one module. Runs that the database does not have yet are missing.
 
     Attributes:
-        known: Whether there is such a module; nobody is polled for one that is unknown.
+        known: Whether there is such a module; no entity is polled for one that is unknown.
         every: Length of a window; none where the module is unknown, as the windows.
-        paused: The module is, for everybody.
+        paused: The module is, for every entity.
         last_window_at: The newest window that ran with success.
         last_success_at: When that run began: ``LastExecutedAt`` of the next one.
-        running_since: When the run that is under way now began.
+        running_since: When the current run began.
         running_window_at: Its window.
         failures: Runs that failed since the last success.
-        window_at: The window that lies around now.
+        window_at: The current window.
         next_window_at: Where the next one begins.
     """
 
@@ -104,7 +104,7 @@ class ModuleView(msgspec.Struct, kw_only=True):
         timeout: Of one run.
         gated: Polled only where a scheduler's environment says ``ENABLE_<NAME>_POLLING=true``.
         set_by: ``default``, ``app``, ``operator`` or ``sql``; a program replaces the first two only.
-        paused_at: Since when nobody is polled for it.
+        paused_at: Since when no entity is polled for it.
     """
 
     name: str
@@ -118,7 +118,7 @@ class ModuleView(msgspec.Struct, kw_only=True):
 
 
 class ModuleWindow(msgspec.Struct, kw_only=True):
-    """What became of one window of a module, as far as consumers have written it.
+    """What became of one window of a module, as consumers have counted it.
 
     Attributes:
         failed: Runs that failed, those that were tried again included.
@@ -139,7 +139,7 @@ class ModuleDetail(ModuleView, kw_only=True):
     Attributes:
         entities: That are polled for it.
         entities_stale: Of these, without a success for three windows, as the alert ``fanout_stale`` counted last.
-        windows: The one that lies around now, and the three before it.
+        windows: The current one, and the three before it.
     """
 
     entities: int
@@ -162,7 +162,7 @@ class MatrixWindow(ModuleWindow, kw_only=True):
 
     Attributes:
         ends_at: Where the next one begins.
-        state: ``open`` while it lies around now, ``done`` when it succeeded for as many entities as are polled now,
+        state: ``open`` while it is the current one, ``done`` when it succeeded for as many entities as are polled now,
             ``partly``, ``missed`` when it did for none, ``idle`` where nothing came and nothing was to come,
             as before the module was there.
         published: Entities it was published for, of the last two windows: where PostgreSQL says who publishes. None
