@@ -1,4 +1,4 @@
-"""Where the members of audiences are found, as batches see it: named databases, and files of the object store."""
+"""The places of audiences: named databases, and files of the object store."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
@@ -15,7 +15,7 @@ class SourceBook(Protocol):
 
 
 class FileFacts(NamedTuple):
-    """What says that two copies of an object are the same one: its bytes and their SHA-256."""
+    """The identity of an object's content: its size in bytes and its SHA-256."""
 
     bytes: int
     checksum: str
@@ -25,9 +25,9 @@ class AudienceFile(NamedTuple):
     """An object as a table of a local database.
 
     Attributes:
-        table: Its name there.
-        place: A column that tells each row's place in the order of the key, from 1 on; equal keys have equal places, a
-            row without a key has none. The same in every copy of the same object.
+        table: Its name in ``source``.
+        place: A column with each row's place in the order of the key, from 1 on; equal keys have equal places, a row
+            without a key has none. The same in every copy of the same object.
     """
 
     source: Source
@@ -40,16 +40,16 @@ class AudienceFiles(Protocol):
     """Objects of the object store, as tables of this process."""
 
     def open(self, key: str, order: str, expected: FileFacts | None) -> AbstractAsyncContextManager[AudienceFile]:
-        """Fetch the object, unless it is here, and give it for the length of the block.
+        """Fetch the object, unless this process has it, and lend it for the length of the block.
 
         Args:
             key: A CSV or Parquet file under this key.
             order: The column that its rows are ordered by.
-            expected: The copy that is asked for; ``None`` for the one that is there now.
+            expected: The content that was cut; ``None`` for the one that the store has now.
 
         Raises:
-            Rejected: ``audience_changed``: it is not the one that is expected; ``audience_unreadable``,
-                ``object_missing``, ``object_store_refused``. Permanent until somebody acts.
+            Rejected: ``audience_changed``: its content is not the expected one; ``audience_unreadable``,
+                ``object_missing``, ``object_store_refused``. Permanent until an operator acts.
             Unavailable: ``object_store_unavailable``, ``audience_folder_full``, ``source_timeout``. Retry.
         """
         ...

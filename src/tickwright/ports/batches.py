@@ -1,7 +1,7 @@
-"""What executions of batches need from whoever knows their work, as values: a plan in chunks, and what a chunk gave.
+"""A kind of batch, as executions see it: a plan in chunks, the work on a chunk, and its result.
 
-The pattern (claims, fences, checkpoints, release) is in ``capabilities.batches`` and knows no expression and no
-action; a kind of batch is an implementation of :class:`BatchWork`.
+Claims, fences, checkpoints and release are in ``capabilities.batches`` and the same for every kind; a kind of batch is
+an implementation of :class:`BatchWork`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ class Run(NamedTuple):
 
     Attributes:
         kind: ``campaign`` or ``program``.
-        slot_at: The occurrence that it is for: what an expression calls ``now``.
-        definition: Of that version; the kind's own words.
+        slot_at: The occurrence that it is for: the ``now`` of expressions.
+        definition: Of that version; the fields of the kind and the settings of every batch.
         product_codes: Of that version.
     """
 
@@ -36,14 +36,14 @@ class Run(NamedTuple):
 
 
 class PlannedChunk(NamedTuple):
-    """A part of the work: a JSON object that says which, and how many members it is about."""
+    """A part of the work: a JSON object that identifies it, and the number of its members."""
 
     value: Mapping[str, Any]
     members: int
 
 
 class Action(NamedTuple):
-    """What was decided about one client: its id, 1 to 1,000 bytes, and what the message says of it, as JSON text."""
+    """A decision about one client: its id, 1 to 1,000 bytes, and the ``client`` of the message, as JSON text."""
 
     client_id: str
     client: str
@@ -51,7 +51,7 @@ class Action(NamedTuple):
 
 @dataclass(slots=True)
 class ChunkResult:
-    """What came of a chunk.
+    """The result of a chunk.
 
     Attributes:
         actions: At most one per client; equal ids within a chunk count once.
@@ -69,11 +69,11 @@ class ChunkResult:
 
 
 class OpenChunk(Protocol):
-    """A claimed chunk, as its work sees it."""
+    """A claimed chunk, for its work."""
 
     @property
     def run(self) -> Run:
-        """Whose it is."""
+        """The execution that it belongs to."""
         ...
 
     @property
@@ -83,19 +83,19 @@ class OpenChunk(Protocol):
 
     @property
     def value(self) -> Mapping[str, Any]:
-        """As it was planned."""
+        """The value that the plan gave it."""
         ...
 
     @property
     def is_completed(self) -> bool:
-        """Whether it counts already."""
+        """Whether it is done and counted."""
         ...
 
     def complete(self, result: ChunkResult) -> AbstractAsyncContextManager[Any]:
-        """Open the transaction that makes it count, and give its connection; leaving the block commits it as done.
+        """Open the transaction that completes the chunk, and yield its connection; leaving the block commits it.
 
-        What is written through the connection is there with the chunk, or not at all. ``Contended`` (``chunk_lost``: do
-        not retry) when the claim is somebody else's by now or the execution has ended: nothing is written.
+        What is written through the connection is committed with the chunk, or not at all. ``Contended``
+        (``chunk_lost``: do not retry) when the claim is lost or the execution has ended: nothing is written.
         """
         ...
 
@@ -123,7 +123,7 @@ class SqlFilter(NamedTuple):
 
 
 class Verdict(Enum):
-    """What an expression says of one client."""
+    """The decision of an expression about one client."""
 
     SELECTED = "selected"
     NOT = "not"
@@ -135,7 +135,7 @@ class Judge(Protocol):
 
     @property
     def fields(self) -> Sequence[str]:
-        """The fields that it reads, without ``client.``."""
+        """The names of the fields that it reads, without ``client.``."""
         ...
 
     def sql(self, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
@@ -143,9 +143,9 @@ class Judge(Protocol):
 
         Args:
             dialect: Of the source.
-            column: Gives the SQL of a field's column, which has the declared type: ``bigint``, ``double precision``,
+            column: Returns the SQL of a field's column, which has the declared type: ``bigint``, ``double precision``,
                 ``text``, ``boolean``, ``timestamptz``.
-            now: What the expression calls ``now``.
+            now: The ``now`` of the expression.
         """
         ...
 

@@ -1,10 +1,10 @@
-"""Upkeep of batches: old executions go with all that they have, and nothing of one that could go on."""
+"""Retention of batches: old executions go with all that they have, and nothing of one that could go on."""
 
 import pytest
 
 from kit.batches import BatchWorld
 from tickwright.capabilities.batches import retention as module
-from tickwright.capabilities.batches.retention import Upkeep
+from tickwright.capabilities.batches.retention import BatchRetention
 
 OLD = "UPDATE tickwright.executions SET finished_at = now() - interval '91 days' WHERE id = $1"
 FILL = """
@@ -35,7 +35,7 @@ async def ended(world: BatchWorld, status: str, *, old: bool = True, released: b
 
 async def clear(world: BatchWorld) -> float:
     """Make one round."""
-    return await world.check(Upkeep(), owner="upkeep")  # type: ignore[arg-type]  # a round like the checker's
+    return await world.check(BatchRetention(), owner="upkeep")  # type: ignore[arg-type]  # a round like the checker's
 
 
 async def left(world: BatchWorld, execution_id: int) -> tuple[int, ...]:

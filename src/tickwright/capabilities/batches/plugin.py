@@ -91,7 +91,7 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.executions.checker import Checker, scheduler_source
         from tickwright.capabilities.batches.executions.consumer import CHANNEL
         from tickwright.capabilities.batches.executions.producer import Producer
-        from tickwright.capabilities.batches.retention import Upkeep
+        from tickwright.capabilities.batches.retention import BatchRetention
         from tickwright.domain.leases import LeaseTerms
         from tickwright.engine.leased_loop import TERMS, LeasedRounds
         from tickwright.engine.leases import Leases
@@ -110,7 +110,7 @@ class BatchesPlugin(Plugin):
                 "campaign-producer", leases, producer.round, terms=locked, wakeup=woken(), rest_max_s=rest_max_s
             ),
             LeasedRounds("campaign-checker", leases, checker.round, terms=TERMS, wakeup=woken()),
-            LeasedRounds("campaign-upkeep", leases, Upkeep().round, terms=UPKEEP, rest_max_s=30),
+            LeasedRounds("campaign-upkeep", leases, BatchRetention().round, terms=UPKEEP, rest_max_s=30),
         )
         context.count(scheduler_source(producer, checker))
 

@@ -1,7 +1,7 @@
-"""Upkeep of batches: executions that nobody needs any more go with their chunks and actions, a bounded part at a time.
+"""Retention of batches: old executions are deleted with their chunks and actions, a bounded part at a time.
 
-One process at a time does it, under a lease; each part is a transaction of its own that carries the lease's fence. The
-row of an execution goes last, so whatever is cut off is taken up again by the next round.
+One process at a time does it, under a lease; each part is a transaction of its own with the lease's fence. The row of
+an execution is deleted last, so the next round goes on where a round was interrupted.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ BATCHES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class UpkeepTerms:
-    """How long things are kept, and how often upkeep looks.
+class BatchRetentionSettings:
+    """How long rows are kept, and the pause between two rounds.
 
     Attributes:
         every: Between two rounds.
@@ -33,34 +33,34 @@ class UpkeepTerms:
     skips: timedelta = timedelta(days=90)
 
 
-class Upkeep:
+class BatchRetention:
     """The round of a loop under the lease ``campaign-upkeep``.
 
     Invariants:
-        BUP-1: nothing of an execution that could go on is removed: a failed one is ``STOPPED`` before its chunks go.
+        BUP-1: nothing of an execution that could go on is deleted: a failed one is ``STOPPED`` before its chunks go.
         BUP-2: a round deletes at most ``BATCHES_MAX`` times.
     """
 
-    def __init__(self, terms: UpkeepTerms | None = None) -> None:
-        self.terms = terms or UpkeepTerms()
+    def __init__(self, settings: BatchRetentionSettings | None = None) -> None:
+        self.settings = settings or BatchRetentionSettings()
         self.counts: Counter[str] = Counter()
 
     async def round(self, lease: HeldLease) -> float:
-        """Do everything once; return in how many seconds to come again, 0 where more is left."""
-        terms, left = self.terms, BATCHES_MAX
-        await self._run(lease, "delete_skips", terms.skips, BATCH)
-        await self._run(lease, "give_up", terms.executions, EXECUTIONS_MAX)
+        """Delete what is old; return the seconds until the next round, 0 where more is left."""
+        settings, left = self.settings, BATCHES_MAX
+        await self._run(lease, "delete_skips", settings.skips, BATCH)
+        await self._run(lease, "give_up", settings.executions, EXECUTIONS_MAX)
         async with lease.transaction() as connection:
             if connection is None:
                 return 0.0
-            old = await connection.fetch(SQL["old"], terms.executions, EXECUTIONS_MAX)
+            old = await connection.fetch(SQL["old"], settings.executions, EXECUTIONS_MAX)
         for row in old:
             for query in ("delete_actions", "delete_chunks"):
                 left = await self._empty(lease, query, row["id"], left)
             if left <= 0 or not lease.holds():
                 return 0.0
             await self._run(lease, "delete_execution", row["id"])
-        return 0.0 if len(old) == EXECUTIONS_MAX else terms.every.total_seconds()
+        return 0.0 if len(old) == EXECUTIONS_MAX else settings.every.total_seconds()
 
     async def _empty(self, lease: HeldLease, query: str, execution_id: int, left: int) -> int:
         """Delete an execution's rows; return how many deletions are left in this round, 0 where some rows may be."""
@@ -71,7 +71,7 @@ class Upkeep:
         return 0
 
     async def _run(self, lease: HeldLease, query: str, *arguments: object) -> int:
-        """Write in a transaction of its own; return how many rows, 0 where the lease is lost."""
+        """Write in a transaction of its own; return the number of rows, 0 where the lease is lost."""
         async with lease.transaction() as connection:
             if connection is None:
                 return 0

@@ -170,7 +170,7 @@ def test_a_refusal_is_a_conflict_that_says_what_to_do() -> None:
     assert isinstance(refused, Refused)
     error = refused.error("loans is MANUAL", noun="campaign", state="IDLE")
     assert (error.code, error.http_status, error.details["state"]) == ("campaign_is_manual", 409, "IDLE")
-    assert error.message == "loans is MANUAL: it runs when somebody starts it; make it AUTOMATIC to activate it"
+    assert error.message == "loans is MANUAL: it runs when an operator starts it; make it AUTOMATIC to activate it"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Executions as operators see them: how far they are, what they decided, and what can be done to one."""
+"""Executions for operators: their progress, their actions, and control (pause, resume, stop, retry).
+
+Every change locks the row of the batch first and the execution second, as the producer does.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -32,10 +35,6 @@ from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fet
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import filled, load
 
-# The rows of ``tickwright.executions`` as operators look at them and act on them.
-#
-# An execution is never acted on without its batch: that row is locked first, as the producer does.
-
 SQL = filled(filled(load("tickwright.capabilities.batches.sql", "executions.sql"), "shown"), "has_left")
 SQL = filled(SQL, "action", of=load("tickwright.capabilities.batches.sql", "release.sql"))
 _BATCHES = load("tickwright.capabilities.batches.sql", "batches.sql")
@@ -65,7 +64,7 @@ async def lock_releasing(connection: Connection, batch_id: int) -> Sequence[Any]
 
 
 async def end_executions(connection: Connection, ids: Sequence[int], status: str, why: str) -> None:
-    """End locked executions; whoever works on them loses, and nothing more of them is released."""
+    """End locked executions; claims on them are lost, and nothing more of them is released."""
     await connection.execute(SQL["end_executions"], list(ids), status, why)
 
 
@@ -74,15 +73,15 @@ async def start_execution(connection: Connection, batch_id: int, started_by: str
     return await connection.fetchrow(SQL["start"], batch_id, started_by)
 
 
-LOOKED_MAX = 5_000
-"""Executions that a page looks at, when it filters."""
+SCANNED_MAX = 5_000
+"""Executions that a page reads when it filters."""
 PROBLEMS_SHOWN = 10
 SNAPSHOT = "repeatable_read"
 ETA_MAX_S = 10 * 365 * 86_400
 
 
 class ExecutionQuery(msgspec.Struct, frozen=True):
-    """What a listing of executions is asked for.
+    """The filters of a listing of executions.
 
     Attributes:
         kind: ``campaign`` or ``program``; all without one.
@@ -104,33 +103,33 @@ class Executions:
     def __init__(self, pool: Pool, cursors: Cursors) -> None:
         self._pool, self._cursors = pool, cursors
 
-    # ------------------------------------------------------------------ looked at
+    # ------------------------------------------------------------------ queries
 
     async def list(self, query: ExecutionQuery) -> Page[ExecutionView]:
         """Return one page of executions, newest first; of one batch: by their slots.
 
-        A page that filters by anything but the batch looks at 5,000, so it may hold fewer than it could.
+        A page that filters by anything but the batch reads 5,000, so it may hold fewer than ``limit``.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
         limit = bounded(query.limit)
         listing = ("executions", query.kind, query.name, *query.statuses)
-        of_one = query.name is not None
-        kind: Any = datetime if of_one else int
-        newest: Any = None if of_one else NEWEST
+        is_of_batch = query.name is not None
+        kind: Any = datetime if is_of_batch else int
+        newest: Any = None if is_of_batch else NEWEST
         before = newest if query.cursor is None else await self._cursors.read(query.cursor, kind, *listing)
-        given = [before, query.kind, [*query.statuses] or None, limit + 1, LOOKED_MAX]
-        if of_one:
+        given = [before, query.kind, [*query.statuses] or None, limit + 1, SCANNED_MAX]
+        if is_of_batch:
             rows = await fetch_page(self._pool, SQL["list_executions_of"], *given, query.name)
         else:
             rows = await fetch_page(self._pool, SQL["list_executions"], *given)
         items = [view(ExecutionView, row) for row in rows[:limit] if row["id"] is not None]
-        position = _position(rows, items, limit, of_one=of_one)
+        position = _position(rows, items, limit, is_of_batch=is_of_batch)
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
 
     async def get(self, execution_id: int) -> ExecutionDetail:
-        """Return one execution: how far it is and how fast, where it failed, and whom it could not judge.
+        """Return one execution: its progress and pace, its error, and members that it could not judge.
 
         Raises:
             Rejected: ``execution_not_found`` (404). Permanent.
@@ -154,7 +153,7 @@ class Executions:
     async def actions(
         self, execution_id: int, *, client_id: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
     ) -> Page[ActionView]:
-        """Return one page of what an execution decided, by clients; with ``client_id`` about that one, if anything.
+        """Return one page of the actions of an execution, by clients; with ``client_id`` that one alone, if it exists.
 
         Raises:
             Rejected: ``execution_not_found`` (404), ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -172,7 +171,7 @@ class Executions:
         return Page(items, await self._cursors.make(items[-1].client_id, *listing) if len(rows) > limit else None)
 
     async def explain(self, execution_id: int) -> Explanation:
-        """Return why an execution is where it is, and what happens next.
+        """Return why an execution has its status, and what happens next.
 
         Raises:
             Rejected: ``execution_not_found`` (404). Permanent.
@@ -181,10 +180,10 @@ class Executions:
             facts = await execution_evidence(connection, await _row(connection, execution_id))
         return explain_execution(facts)
 
-    # ------------------------------------------------------------------ acted on
+    # ------------------------------------------------------------------ control
 
     async def pause(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """Begin no more chunks of an execution and release none; the ones at work end. Twice is harmless.
+        """Begin no more chunks of an execution and release none; running chunks end. Twice is harmless.
 
         Raises:
             Rejected: ``execution_not_found`` (404); ``execution_ended`` (409). Permanent.
@@ -192,7 +191,7 @@ class Executions:
         return await self._act(execution_id, ExecutionAction.PAUSE, caller)
 
     async def resume(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """Let a paused execution go on.
+        """Resume a paused execution.
 
         Raises:
             Rejected: ``execution_not_found`` (404); ``not_paused``, ``execution_ended`` (409). Permanent.
@@ -200,7 +199,7 @@ class Executions:
         return await self._act(execution_id, ExecutionAction.RESUME, caller)
 
     async def stop(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """End an execution: ``STOPPED``; what it has not released is not released any more.
+        """End an execution: ``STOPPED``; actions that it has not released stay unreleased.
 
         Raises:
             Rejected: ``execution_not_found`` (404); ``execution_ended`` (409). Permanent.
@@ -208,7 +207,7 @@ class Executions:
         return await self._act(execution_id, ExecutionAction.STOP, caller)
 
     async def retry(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """Let a failed execution go on at the chunks that are not done, with all their attempts.
+        """Retry a failed execution at the chunks that are not done, with all their attempts.
 
         Raises:
             Rejected: ``execution_not_found`` (404); ``not_failed`` (409). Permanent.
@@ -227,10 +226,9 @@ class Executions:
             await _write(connection, execution_id, effect, caller)
             after = await _row(connection, execution_id)
             if effect.outcome != "unchanged":
-                subject = f"execution:{execution_id}"
-                told = {"before": _said(before), "after": {**_said(after), "name": after["name"]}}
-                await write_audit(connection, caller, f"executions.{action}", subject, **told)
-        return ExecutionChange(id=after["id"], name=after["name"], outcome=effect.outcome, **_said(after))
+                subject, new = f"execution:{execution_id}", {**_state(after), "name": after["name"]}
+                await write_audit(connection, caller, f"executions.{action}", subject, before=_state(before), after=new)
+        return ExecutionChange(id=after["id"], name=after["name"], outcome=effect.outcome, **_state(after))
 
 
 async def _write(connection: Connection, execution_id: int, effect: ExecutionEffect, caller: Caller) -> None:
@@ -248,7 +246,7 @@ def _facts(row: Any) -> ExecutionFacts:
     return ExecutionFacts(ExecutionStatus(row["status"]), row["paused_at"] is not None, is_releasing=is_releasing)
 
 
-def _said(row: Any) -> dict[str, Any]:
+def _state(row: Any) -> dict[str, Any]:
     return {"status": row["status"], "paused": row["paused_at"] is not None}
 
 
@@ -268,7 +266,7 @@ def _at_work(row: Any) -> bool:
 
 
 def _eta(row: Any, pace: float | None) -> datetime | None:
-    """Return when the last member is read at this pace; none where that is years away."""
+    """Return when the last member is read at this pace; none where that is more than ten years ahead."""
     if not pace:
         return None
     left_s = max(0, row["members"] - row["seen"]) / pace
@@ -276,7 +274,7 @@ def _eta(row: Any, pace: float | None) -> datetime | None:
 
 
 def _progress(row: Any) -> float | None:
-    """Return how far it is, 0 to 1."""
+    """Return the share that is done, 0 to 1."""
     if row["planned_at"] is None:
         return None
     done, whole = (row["seen"], row["members"]) if row["members"] else (row["chunks_done"], row["chunks"])
@@ -292,10 +290,10 @@ def _examples(rows: Sequence[Any]) -> list[SkippedClient]:
     return found[:PROBLEMS_SHOWN]
 
 
-def _position(rows: Sequence[Any], items: Sequence[ExecutionView], limit: int, *, of_one: bool) -> Any:
-    """Return where a listing goes on; ``None`` at its end."""
+def _position(rows: Sequence[Any], items: Sequence[ExecutionView], limit: int, *, is_of_batch: bool) -> Any:
+    """Return the position of the next page; ``None`` at the end."""
     if len(rows) > limit:
-        return items[-1].slot_at if of_one else items[-1].id
+        return items[-1].slot_at if is_of_batch else items[-1].id
     if not rows:
         return None
-    return rows[0]["last_slot_at" if of_one else "last_id"]
+    return rows[0]["last_slot_at" if is_of_batch else "last_id"]

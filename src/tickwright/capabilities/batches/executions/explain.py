@@ -1,7 +1,7 @@
-"""Why does a batch not run, or an execution not end? The chain of reasons, from what is known of it.
+"""Why does a batch not run, or an execution not end? The chain of reasons, from what the database knows.
 
-A pure function of what the database knows: every obstacle is named, and what happens next and when; the first reason is
-the summary. Executions are told in :mod:`.explain_execution`.
+The evidence is read in one snapshot; the reasons are a pure function of it. Every obstacle is named, with what happens
+next and when; the first reason is the summary.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ PRODUCER_ROLE, CONSUMER_ROLE = "scheduler", "campaign-consumer"
 Row = Mapping[str, Any]
 
 
-class Lives(NamedTuple):
-    """How many processes live that produce occurrences, that execute, and that execute what is asked about."""
+class LiveProcesses(NamedTuple):
+    """How many live processes produce executions, work on executions, and can work on this one."""
 
     producers: int
     consumers: int
@@ -33,29 +33,29 @@ class Lives(NamedTuple):
 
 
 class BatchEvidence(NamedTuple):
-    """About one batch.
+    """What is known of one batch.
 
     Attributes:
         row: Of ``get_batch``; its ``now`` is the database's clock.
-        slot_at: The occurrence that is asked about, and ``slot`` what became of it.
+        slot_at: The occurrence to explain, and ``slot`` its execution or skip.
     """
 
     row: Row
     open: Sequence[Row]
     last: Row | None
     skips: Sequence[Row]
-    lives: Lives
+    live: LiveProcesses
     slot_at: datetime | None
     slot: Row | None
 
 
 class ExecutionEvidence(NamedTuple):
-    """About one execution.
+    """What is known of one execution.
 
     Attributes:
         row: Of ``get_execution``.
         waiting: The first chunk that waits.
-        working: Who works on how many chunks.
+        working: The processes that work on its chunks.
         before: The execution of the same batch that has to end first.
         is_full: So many messages to its destination wait that no actions are added to them.
     """
@@ -64,12 +64,12 @@ class ExecutionEvidence(NamedTuple):
     waiting: Row | None
     working: Sequence[Row]
     before: Row | None
-    lives: Lives
+    live: LiveProcesses
     is_full: bool
 
 
 async def batch_evidence(connection: Connection, row: Any, slot_at: datetime | None) -> BatchEvidence:
-    """Return what is known of the batch of ``row``."""
+    """Read what is known of the batch of ``row``."""
     batch_id = row["id"]
     slot = None if slot_at is None else await connection.fetchrow(SQL["explain_slot"], batch_id, slot_at)
     return BatchEvidence(
@@ -77,38 +77,38 @@ async def batch_evidence(connection: Connection, row: Any, slot_at: datetime | N
         await connection.fetch(SQL["explain_open"], batch_id),
         await connection.fetchrow(SQL["explain_last"], batch_id),
         await connection.fetch(SQL["explain_skips"], batch_id),
-        await _lives(connection, row["served_by"]),
+        await _live(connection, row["served_by"]),
         slot_at,
         slot,
     )
 
 
 async def execution_evidence(connection: Connection, row: Any) -> ExecutionEvidence:
-    """Return what is known of the execution of ``row``."""
+    """Read what is known of the execution of ``row``."""
     execution_id = row["id"]
     return ExecutionEvidence(
         row,
         await connection.fetchrow(SQL["explain_waiting"], execution_id),
         await connection.fetch(SQL["explain_working"], execution_id),
         await connection.fetchrow(SQL["explain_before"], execution_id),
-        await _lives(connection, row["served_by"]),
+        await _live(connection, row["served_by"]),
         row["is_releasing"] and await is_full(connection, row["target"]),
     )
 
 
-async def _lives(connection: Connection, served_by: str) -> Lives:
-    return Lives(*await connection.fetchrow(SQL["explain_lives"], PRODUCER_ROLE, CONSUMER_ROLE, served_by))
+async def _live(connection: Connection, served_by: str) -> LiveProcesses:
+    return LiveProcesses(*await connection.fetchrow(SQL["explain_lives"], PRODUCER_ROLE, CONSUMER_ROLE, served_by))
 
 
 LATE = timedelta(seconds=5)
-"""A producer that is this late for an occurrence is told of."""
+"""From this delay on a producer is reported as late."""
 _TICK = timedelta(microseconds=1)
 
 
-def explain_batch(facts: BatchEvidence) -> BatchExplanation:
-    """Return the chain of reasons for one batch, that of one occurrence first where it is asked for."""
-    row = facts.row
-    reasons = [*_slot(facts), *_next(facts), *_open(facts), *_nobody(facts), *_skips(facts), *_last(facts)]
+def explain_batch(known: BatchEvidence) -> BatchExplanation:
+    """Return the chain of reasons for one batch; with a slot that of the occurrence first."""
+    row = known.row
+    reasons = [*_slot(known), *_next(known), *_open(known), *_no_process(known), *_skips(known), *_last(known)]
     return BatchExplanation(
         name=row["name"],
         status=row["status"],
@@ -118,8 +118,8 @@ def explain_batch(facts: BatchEvidence) -> BatchExplanation:
     )
 
 
-def _slot(facts: BatchEvidence) -> Iterator[Reason]:
-    at, found = facts.slot_at, facts.slot
+def _slot(known: BatchEvidence) -> Iterator[Reason]:
+    at, found = known.slot_at, known.slot
     if at is None or found is None:
         return
     shown = instant_text(at)
@@ -129,21 +129,21 @@ def _slot(facts: BatchEvidence) -> Iterator[Reason]:
             "slot_has_execution", f"for {shown} there is execution {found['id']}: it is {found['status']}{why}"
         )
     elif found["reason"] is not None:
-        yield Reason(f"slot_skipped_{found['reason']}", f"{shown} was skipped: {_skip(facts.row, found)}")
+        yield Reason(f"slot_skipped_{found['reason']}", f"{shown} was skipped: {_skip(known.row, found)}")
     else:
-        yield _unnoted(facts, at, shown)
+        yield _unnoted(known, at, shown)
 
 
-def _unnoted(facts: BatchEvidence, at: datetime, shown: str) -> Reason:
-    """Say why nothing is written about an occurrence."""
-    row = facts.row
+def _unnoted(known: BatchEvidence, at: datetime, shown: str) -> Reason:
+    """Return why nothing is written about an occurrence."""
+    row = known.row
     if not _occurs(row, at):
         return Reason("slot_is_none", f"{shown} is no occurrence of its schedule as it is now")
     if at > row["now"]:
         does = "is still to come" if row["status"] == "SCHEDULED" else "is to come, but nothing runs while it is IDLE"
         return Reason("slot_to_come", f"{shown} {does}")
     if row["next_slot_at"] is not None and row["next_slot_at"] <= at:
-        return Reason("slot_not_produced", f"{shown} is over, and the producer has not dealt with it yet")
+        return Reason("slot_not_produced", f"{shown} is over, and no producer has processed it yet")
     why = "it was not SCHEDULED then, or had another schedule"
     return Reason("slot_not_scheduled", f"for {shown} nothing was due: {why}; GET its versions and the audit trail")
 
@@ -155,11 +155,11 @@ def _occurs(row: Row, at: datetime) -> bool:
         return False
 
 
-def _next(facts: BatchEvidence) -> Iterator[Reason]:
-    row, now = facts.row, facts.row["now"]
+def _next(known: BatchEvidence) -> Iterator[Reason]:
+    row, now = known.row, known.row["now"]
     at: datetime | None = row["next_slot_at"]
     if row["type"] == "MANUAL":
-        yield Reason("manual", "it is MANUAL: it runs when somebody starts it")
+        yield Reason("manual", "it is MANUAL: it runs when it is started")
     elif row["status"] == "IDLE":
         yield Reason("not_activated", "it is IDLE: activate it, and it runs by its schedule; or start it once")
     elif at is None:
@@ -169,11 +169,11 @@ def _next(facts: BatchEvidence) -> Iterator[Reason]:
     elif at > now - LATE:
         yield Reason("slot_due", f"its occurrence of {instant_text(at)} is due now")
     else:
-        yield Reason("producer_late", f"its occurrence of {instant_text(at)} is due, and no producer has dealt with it")
+        yield Reason("producer_late", f"its occurrence of {instant_text(at)} is due, and no producer has processed it")
 
 
-def _open(facts: BatchEvidence) -> Iterator[Reason]:
-    for one in facts.open:
+def _open(known: BatchEvidence) -> Iterator[Reason]:
+    for one in known.open:
         which = f"execution {one['id']} for {instant_text(one['slot_at'])}"
         if one["paused_at"] is not None:
             yield Reason("execution_paused", f"{which} is paused since {instant_text(one['paused_at'])}")
@@ -185,26 +185,26 @@ def _open(facts: BatchEvidence) -> Iterator[Reason]:
             yield Reason(
                 "execution_at_work", f"{which} is at work, {one['chunks_done']} of {one['chunks']} chunks done"
             )
-    if facts.open and facts.row["type"] == "AUTOMATIC":
+    if known.open and known.row["type"] == "AUTOMATIC":
         does = {
             "skip": "an occurrence that finds it open is skipped",
             "queue": "further occurrences wait for it",
             "replace": "the next occurrence stops it",
         }
-        yield Reason("overlap", f"{does[facts.row['overlap']]} (overlap = {facts.row['overlap']})")
+        yield Reason("overlap", f"{does[known.row['overlap']]} (overlap = {known.row['overlap']})")
 
 
-def _nobody(facts: BatchEvidence) -> Iterator[Reason]:
-    if facts.row["status"] == "SCHEDULED" and not facts.lives.producers:
-        yield Reason("no_producer", "no live process has the role scheduler: nobody makes executions of occurrences")
-    yield from nobody_executes(facts.lives.consumers, facts.lives.able, facts.row["served_by"])
+def _no_process(known: BatchEvidence) -> Iterator[Reason]:
+    if known.row["status"] == "SCHEDULED" and not known.live.producers:
+        yield Reason("no_producer", "no live process has the role scheduler, so occurrences get no executions")
+    yield from _no_consumer(known.live, known.row["served_by"])
 
 
-def nobody_executes(consumers: int, able: int, served_by: str) -> Iterator[Reason]:
-    """Say where no live process can execute."""
-    if not consumers:
-        yield Reason("no_consumer", "no live process has the role campaign-consumer: nobody executes")
-    elif not able:
+def _no_consumer(live: LiveProcesses, served_by: str) -> Iterator[Reason]:
+    """Yield a reason where no live process can work on executions."""
+    if not live.consumers:
+        yield Reason("no_consumer", "no live process has the role campaign-consumer, so nothing is executed")
+    elif not live.able:
         yield Reason("nobody_serves", f"no live process with the role campaign-consumer has {_served(served_by)}")
 
 
@@ -217,11 +217,11 @@ def _served(served_by: str) -> str:
     return "an object store; set TICKWRIGHT_OBJECT_STORE"
 
 
-def _skips(facts: BatchEvidence) -> Iterator[Reason]:
-    for one in facts.skips:
+def _skips(known: BatchEvidence) -> Iterator[Reason]:
+    for one in known.skips:
         shown = instant_text(one["slot_at"])
         more = f" and {one['slots'] - 1} up to {instant_text(one['until_at'])}" if one["slots"] > 1 else ""
-        yield Reason(f"skipped_{one['reason']}", f"{shown}{more} got no execution: {_skip(facts.row, one)}")
+        yield Reason(f"skipped_{one['reason']}", f"{shown}{more} got no execution: {_skip(known.row, one)}")
 
 
 def _skip(row: Row, skip: Row) -> str:
@@ -231,10 +231,10 @@ def _skip(row: Row, skip: Row) -> str:
     return f"it was found at {at}, later than misfire_grace allows (misfire = {row['misfire']})"
 
 
-def _last(facts: BatchEvidence) -> Iterator[Reason]:
-    last = facts.last
+def _last(known: BatchEvidence) -> Iterator[Reason]:
+    last = known.last
     if last is None:
-        if not facts.open:
+        if not known.open:
             yield Reason("never_executed", "it has not been executed yet")
         return
     at = "" if last["finished_at"] is None else f" at {instant_text(last['finished_at'])}"
@@ -247,26 +247,25 @@ def _last(facts: BatchEvidence) -> Iterator[Reason]:
         yield Reason("last_ended", f"{which} ended as {last['status']}{at}{why}")
 
 
-# Why an execution has not ended, and what happens to it next; see :mod:`.explain`.
-
 OPEN = frozenset({"NEW", "IN_PROGRESS"})
 ERROR_CHARS_MAX = 300
 
 
-def explain_execution(facts: ExecutionEvidence) -> Explanation:
+def explain_execution(known: ExecutionEvidence) -> Explanation:
     """Return the chain of reasons for one execution."""
-    row = facts.row
+    row = known.row
     if row["status"] in OPEN:
-        reasons = [*_paused(row), *_before(facts), *_later(row), *_work(facts), *nobody_executes_it(facts)]
+        reasons = [
+            *_paused(row),
+            *_before(known),
+            *_later(row),
+            *_work(known),
+            *_no_consumer(known.live, known.row["served_by"]),
+        ]
     else:
-        reasons = [*_ended(row), *_paused(row), *_release(facts)]
-    reasons += _held(facts)
+        reasons = [*_ended(row), *_paused(row), *_release(known)]
+    reasons += _blocked(known)
     return Explanation(row["id"], row["status"], reasons[0].text, reasons)
-
-
-def nobody_executes_it(facts: ExecutionEvidence) -> Iterator[Reason]:
-    """Say where no live process can execute it."""
-    yield from nobody_executes(facts.lives.consumers, facts.lives.able, facts.row["served_by"])
 
 
 def _paused(row: Row) -> Iterator[Reason]:
@@ -275,12 +274,12 @@ def _paused(row: Row) -> Iterator[Reason]:
         yield Reason("paused", f"it is paused since {since}; tickwright executions resume {row['id']} lets it go on")
 
 
-def _before(facts: ExecutionEvidence) -> Iterator[Reason]:
-    before = facts.before
-    if before is not None and facts.row["status"] == "NEW":
+def _before(known: ExecutionEvidence) -> Iterator[Reason]:
+    before = known.before
+    if before is not None and known.row["status"] == "NEW":
         does = "is at work" if before["status"] == "IN_PROGRESS" else "is older and comes first"
         yield Reason(
-            "waits_for_execution", f"execution {before['id']} of {facts.row['name']} {does}; one at a time works"
+            "waits_for_execution", f"execution {before['id']} of {known.row['name']} {does}; one at a time works"
         )
 
 
@@ -291,12 +290,10 @@ def _later(row: Row) -> Iterator[Reason]:
         yield Reason("later", f"it is tried again in {wait_text(row['due_at'] - row['now'])}{tried}{error}")
 
 
-def _work(facts: ExecutionEvidence) -> Iterator[Reason]:
-    row, now = facts.row, facts.row["now"]
+def _work(known: ExecutionEvidence) -> Iterator[Reason]:
+    row, now = known.row, known.row["now"]
     if row["status"] == "NEW":
-        yield Reason(
-            "due", f"it is taken by the next consumer that looks; it is NEW since {instant_text(row['created_at'])}"
-        )
+        yield Reason("due", f"the next free consumer claims it; it is NEW since {instant_text(row['created_at'])}")
         return
     if row["planned_at"] is None:
         yield Reason("planned", "its members are counted and cut into chunks")
@@ -305,17 +302,17 @@ def _work(facts: ExecutionEvidence) -> Iterator[Reason]:
         f"{row['chunks_done']} of {row['chunks']} chunks are done, {row['seen']} of {row['members']} members read"
     )
     yield Reason("at_work", progress)
-    for one in facts.working:
+    for one in known.working:
         since = instant_text(one["since"])
         yield Reason("working", f"{one['worker']} works on {one['chunks']} of them, on the first since {since}")
-    if row["next_chunk_at"] > now and facts.waiting is not None:
+    if row["next_chunk_at"] > now and known.waiting is not None:
         yield Reason("rate", f"its rate lets the next chunk begin in {wait_text(row['next_chunk_at'] - now)}")
-    yield from _waiting(facts)
+    yield from _waiting(known)
     yield from _refused(row)
 
 
-def _waiting(facts: ExecutionEvidence) -> Iterator[Reason]:
-    chunk, now = facts.waiting, facts.row["now"]
+def _waiting(known: ExecutionEvidence) -> Iterator[Reason]:
+    chunk, now = known.waiting, known.row["now"]
     if chunk is None:
         return
     which = f"chunk {chunk['number']}"
@@ -325,7 +322,7 @@ def _waiting(facts: ExecutionEvidence) -> Iterator[Reason]:
         wait = wait_text(chunk["due_at"] - now)
         yield Reason("chunk_later", f"{which} failed {chunk['tries']} times and is tried again in {wait}{error}")
     if chunk["lost"]:
-        yield Reason("chunk_lost", f"{which} was begun by {chunk['lost']} processes that went away")
+        yield Reason("chunk_lost", f"{which} was begun by {chunk['lost']} processes that were lost")
 
 
 def _ended(row: Row) -> Iterator[Reason]:
@@ -345,13 +342,13 @@ def _ended(row: Row) -> Iterator[Reason]:
         yield Reason(row["status"].lower(), f"it ended at {at}{why}; what was not released then stays unreleased")
 
 
-def _release(facts: ExecutionEvidence) -> Iterator[Reason]:
-    row = facts.row
+def _release(known: ExecutionEvidence) -> Iterator[Reason]:
+    row = known.row
     left = row["actions"] - row["released"]
     yield from _refused(row)
     if row["status"] == "FINISHED" and row["chunks_released"] < row["chunks"]:
         wait = row["next_release_at"] - row["now"]
-        paced = wait.total_seconds() > 0 and row["error_code"] != "not_released" and not facts.is_full
+        paced = wait.total_seconds() > 0 and row["error_code"] != "not_released" and not known.is_full
         pace = f"; its rate lets the next ones leave in {wait_text(wait)}" if paced else ""
         yield Reason("releasing", f"{left} of its {row['actions']} actions have not left yet{pace}")
     elif left > 0:
@@ -361,17 +358,17 @@ def _release(facts: ExecutionEvidence) -> Iterator[Reason]:
         yield Reason("released", f"all of its {row['actions']} actions have left")
 
 
-def _held(facts: ExecutionEvidence) -> Iterator[Reason]:
-    """Say what holds back actions that may leave."""
-    if facts.row["is_releasing"] and not facts.lives.producers:
+def _blocked(known: ExecutionEvidence) -> Iterator[Reason]:
+    """Yield what delays actions that may leave."""
+    if known.row["is_releasing"] and not known.live.producers:
         yield Reason("no_checker", "no live process has the role scheduler: its actions do not leave")
-    if facts.is_full:
+    if known.is_full:
         text = f"more than {WAITING_MAX:,} messages to its destination wait in the outbox, so its actions do not leave"
         yield Reason("destination_full", f"{text}; tickwright outbox destinations says why they wait")
 
 
 def _refused(row: Row) -> Iterator[Reason]:
-    """Say where PostgreSQL refuses what is to be released."""
+    """Yield a reason where PostgreSQL refuses what is to be released."""
     if row["error_code"] == "not_released" and row["status"] in {"IN_PROGRESS", "FINISHED"}:
         again = wait_text(max(row["next_release_at"] - row["now"], timedelta()))
         error = row["error_message"][:ERROR_CHARS_MAX]

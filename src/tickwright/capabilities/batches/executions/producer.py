@@ -1,7 +1,8 @@
-"""The producer: an execution ``NEW`` for each occurrence that is due, once. It never executes anything.
+"""The producer: an execution ``NEW`` for each occurrence that is due, once. It does not execute anything.
 
-It works under a lease, in transactions of the lease; should two of them ever believe that they hold it, the rows are
-locked batch by batch, and one execution per batch and slot is what the table allows.
+It works in transactions of its lease. Two producers at once would do no harm: rows are locked batch by batch, and the
+table allows one execution per batch and slot. Which occurrences get an execution is a pure decision: ``misfire`` says
+what becomes of slots that are older than the grace, ``overlap`` of slots that find an execution of their batch open.
 """
 
 from collections import Counter
@@ -19,18 +20,22 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 
-# Which occurrences of a batch get an execution, and which do not and why: a pure decision.
-#
-# Slots older than ``grace`` were missed; what becomes of those is ``misfire``. What becomes of a slot that finds an
-# execution of its batch open is ``overlap``.
-
+SQL = load("tickwright.capabilities.batches.sql", "producer.sql")
+BATCHES_PER_ROUND = 200
 ON_TIME_MAX = 1000
+IDLE_S = 60.0
+WRONG_LATER = timedelta(minutes=5)
 _TICK = timedelta(microseconds=1)
+
+_log = structlog.get_logger("tickwright.batches")
+
+
+# ---------------------------------------------------------------------------------------------- decision
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What an operator decided about slots that are late or meet an open execution.
+    """The policies of a batch for slots that are late or find an execution open.
 
     Attributes:
         misfire_max: Of ``all``: the newest so many.
@@ -44,7 +49,7 @@ class Policies:
 
 
 class Skip(NamedTuple):
-    """A run of ``slots`` occurrences without an execution, from the first to the last of them."""
+    """A range of ``slots`` occurrences without an execution, from the first to the last of them."""
 
     slot_at: datetime
     until_at: datetime
@@ -58,7 +63,7 @@ class Decision(NamedTuple):
     Attributes:
         new: Slots that get an execution, ascending.
         is_replacing: Whether open executions end first.
-        next_slot_at: The next one to deal with; ``None`` when there is none.
+        next_slot_at: The next slot to decide about; ``None`` when there is none.
     """
 
     new: tuple[datetime, ...]
@@ -71,8 +76,8 @@ def decide(recurrence: Recurrence, first: datetime, now: datetime, policies: Pol
     """Decide about the occurrences from ``first`` up to ``now``.
 
     Args:
-        recurrence: When it occurs.
-        first: The oldest one that nobody has dealt with.
+        recurrence: When the batch occurs.
+        first: The oldest occurrence that is not decided.
         now: By the database's clock.
         policies: Of the batch.
         is_open: Whether an execution of the batch is open.
@@ -112,12 +117,7 @@ def _without_overlap(wanted: list[datetime], policies: Policies, skips: list[Ski
     return new
 
 
-SQL = load("tickwright.capabilities.batches.sql", "producer.sql")
-BATCHES_PER_ROUND = 200
-IDLE_S = 60.0
-WRONG_LATER = timedelta(minutes=5)
-
-_log = structlog.get_logger("tickwright.batches")
+# ---------------------------------------------------------------------------------------------- loop
 
 
 class Producer:
@@ -127,8 +127,8 @@ class Producer:
         at_once: Batches in one round's transaction, above 0.
 
     Invariants:
-        BPR-1: one execution per batch and slot, whoever else produces.
-        BPR-2: a batch's next slot moves on in the transaction that deals with the ones before it.
+        BPR-1: one execution per batch and slot, also beside other producers.
+        BPR-2: a batch's next slot moves on in the transaction that decides about those before it.
     """
 
     def __init__(self, *, at_once: int = BATCHES_PER_ROUND, probe: Probe = NO_PROBE) -> None:
@@ -136,7 +136,7 @@ class Producer:
         self.counts: Counter[str] = Counter()
 
     async def round(self, lease: HeldLease) -> float:
-        """Deal with what is due; return in how many seconds the next batch is, 0 where more are due now."""
+        """Decide about the slots that are due; return the seconds until the next batch is due, 0 where more are due."""
         async with lease.transaction() as connection:
             if connection is None:
                 return 0.0
@@ -156,18 +156,18 @@ class Producer:
 
 
 def _decision(row: Any, *, is_open: bool) -> Decision:
-    """Decide about one batch; one whose calendar cannot be read comes again later and does not hold up the others."""
+    """Decide about one batch; one whose calendar is invalid is due again later and delays no other batch."""
     try:
         recurrence = recurrence_of(row)
     except Rejected as error:
-        _log.error("batches.calendar_unreadable", batch=row["name"], code=error.code, reason=error.message)
+        _log.error("batches.calendar_invalid", batch=row["name"], code=error.code, reason=error.message)
         return Decision((), (), is_replacing=False, next_slot_at=row["now"] + WRONG_LATER)
     policies = Policies(row["overlap"], row["misfire"], row["misfire_max"], row["misfire_grace"])
     return decide(recurrence, row["next_slot_at"], row["now"], policies, is_open=is_open)
 
 
 async def _write(connection: Connection, decisions: dict[int, Decision]) -> int:
-    """Write decisions by batch; return how many executions were made."""
+    """Write decisions by batch; return the number of new executions."""
     replaced = [batch_id for batch_id, decision in decisions.items() if decision.is_replacing]
     if replaced:
         await connection.execute(SQL["end_open"], replaced)

@@ -1,4 +1,4 @@
-"""What can be done to a batch and to an execution, and what comes of it: one table for code, docs and tests.
+"""The actions on batches and executions and their effects: one table for code, docs and tests.
 
 ::
 
@@ -7,9 +7,9 @@
      └──────────────retry───────────────┘
     stop, replace: ▶ STOPPED        deactivate: ▶ DISABLED
 
-An execution is *open* while it is ``NEW`` or ``IN_PROGRESS``. A rule says for which facts it holds; whatever they are,
-exactly one of an action's rules does. The statuses' names are those of the source document. Pure: whoever acts has
-locked the rows, looks the rule up, and writes what it says. ``docs/campaigns.md`` shows the same tables.
+An execution is *open* while it is ``NEW`` or ``IN_PROGRESS``. A rule names the facts for which it holds; for any facts
+exactly one rule of an action holds. The names of the statuses are those of the source document. Pure: the caller has
+locked the rows, asks for the effect, and writes it. ``docs/campaigns.md`` shows :func:`states_text`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from tickwright.domain.errors import Rejected
 
 
 class BatchType(StrEnum):
-    """Who starts it: somebody, or its calendar."""
+    """Whether operators start it, or its calendar."""
 
     MANUAL = "MANUAL"
     AUTOMATIC = "AUTOMATIC"
@@ -46,7 +46,7 @@ class ExecutionStatus(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What becomes of an occurrence that finds an execution open."""
+    """The policy for an occurrence that finds an execution open."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -54,7 +54,7 @@ class Overlap(StrEnum):
 
 
 class BatchAction(StrEnum):
-    """What an operator does to a batch."""
+    """An action of an operator on a batch."""
 
     CREATE = "create"
     EDIT = "edit"
@@ -65,7 +65,7 @@ class BatchAction(StrEnum):
 
 
 class ExecutionAction(StrEnum):
-    """What an operator does to one execution."""
+    """An action of an operator on one execution."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -98,13 +98,13 @@ TRANSITIONS: Mapping[ExecutionStatus, Mapping[ExecutionStatus, str]] = {
 
 
 class BatchFacts(NamedTuple):
-    """What the rules of a batch look at.
+    """The facts that decide about a batch.
 
     Attributes:
-        type: Of an edit: the one that it brings.
+        type: Of an edit: the new one.
         is_open: Whether an execution of it is open.
         is_releasing: Whether one is finished, and some of what it decided is not released.
-        is_same: Of an edit: whether it brings the terms that there are.
+        is_same: Of an edit: whether the definition stays the same.
         has_next: Whether its calendar has an occurrence left.
     """
 
@@ -123,7 +123,7 @@ class BatchFacts(NamedTuple):
 
 
 class ExecutionFacts(NamedTuple):
-    """What the rules of an execution look at.
+    """The facts that decide about an execution.
 
     Attributes:
         is_releasing: It is finished, and some of what it decided is not released.
@@ -141,10 +141,10 @@ class ExecutionFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing happens.
+    """The refusal of an action.
 
     Attributes:
-        code: Of the error; ``{noun}`` is what the kind of batch is called.
+        code: Of the error; ``{noun}`` is the noun of the kind of batch.
         advice: What to do instead.
     """
 
@@ -158,20 +158,20 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class BatchEffect:
-    """What is written.
+    """The effect of an action on a batch.
 
     Attributes:
-        outcome: In a word, as answers say it.
-        says: In a sentence.
-        status: What the batch becomes; ``None``: what it is.
-        ends_open: What its open executions become; ``None``: they go on.
-        ends_releasing: Whether those become the same that are finished and still release.
+        outcome: In a word, for answers.
+        text: In a sentence, for the page.
+        status: The new status of the batch; ``None``: no change.
+        ends_open: The new status of its open executions; ``None``: they go on.
+        ends_releasing: Whether finished executions that still release get the same status.
         is_versioned: Whether a version is written.
         is_starting: Whether an execution ``NEW`` is written.
     """
 
     outcome: str
-    says: str
+    text: str
     status: BatchStatus | None = None
     ends_open: ExecutionStatus | None = None
     ends_releasing: bool = False
@@ -181,10 +181,10 @@ class BatchEffect:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionEffect:
-    """What is written; ``status`` and ``is_paused`` where they change."""
+    """The effect of an action on an execution; ``status`` and ``is_paused`` where they change."""
 
     outcome: str
-    says: str
+    text: str
     status: ExecutionStatus | None = None
     is_paused: bool | None = None
 
@@ -194,14 +194,14 @@ Effect = TypeVar("Effect", BatchEffect, ExecutionEffect)
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[Effect]):
-    """What comes of an action where each fact named in ``when`` has one of the values there; others do not matter."""
+    """The effect of an action where each fact in ``when`` has one of the values there; other facts do not matter."""
 
     action: BatchAction | ExecutionAction
-    comes: Effect | Refused
+    effect: Effect | Refused
     when: Mapping[str, frozenset[Any]] = field(default_factory=dict)
 
     def holds(self, facts: BatchFacts | ExecutionFacts) -> bool:
-        """Return whether it is about these facts."""
+        """Return whether the rule holds for these facts."""
         return all(getattr(facts, name) in values for name, values in self.when.items())
 
 
@@ -230,7 +230,7 @@ _STOPPED = BatchEffect(
     "stopped", f"executions that go on become `STOPPED`, {_NEVER}", ends_open=ExecutionStatus.STOPPED,
     ends_releasing=True,
 )  # fmt: skip
-_MANUAL = Refused("{noun}_is_manual", "it runs when somebody starts it; make it AUTOMATIC to activate it")
+_MANUAL = Refused("{noun}_is_manual", "it runs when an operator starts it; make it AUTOMATIC to activate it")
 _NO_OCCURRENCE = Refused("no_occurrence", "give it a date_time_execution that is to come, or start it")
 _IS_OPEN = Refused("execution_open", "stop it first, or choose overlap queue or replace")
 
@@ -286,12 +286,12 @@ def batch_effect(action: BatchAction, facts: BatchFacts) -> BatchEffect | Refuse
     Invariants:
         STA-1: one rule holds, whatever the facts are; so for executions.
     """
-    return next(rule.comes for rule in BATCH_RULES if rule.action is action and rule.holds(facts))
+    return next(rule.effect for rule in BATCH_RULES if rule.action is action and rule.holds(facts))
 
 
 def execution_effect(action: ExecutionAction, facts: ExecutionFacts) -> ExecutionEffect | Refused:
     """Return what an action does to an execution."""
-    return next(rule.comes for rule in EXECUTION_RULES if rule.action is action and rule.holds(facts))
+    return next(rule.effect for rule in EXECUTION_RULES if rule.action is action and rule.holds(facts))
 
 
 def may_become(old: ExecutionStatus, new: ExecutionStatus) -> bool:
@@ -299,15 +299,11 @@ def may_become(old: ExecutionStatus, new: ExecutionStatus) -> bool:
     return new in TRANSITIONS[old]
 
 
-# The rules of :mod:`.states` as a page shows them: a diagram and two tables, in Markdown.
-#
-# ``docs/campaigns.md`` has this text between two marks; a test of the page says when it differs.
-
 BEGIN, END = "<!-- states: begin, from capabilities/batches/executions/states.py -->", "<!-- states: end -->"
 _YES_NO: Mapping[str, tuple[str, str]] = {
     "is_open": ("an execution is open", "none is open"),
     "is_going_on": ("an execution is open, or still releases", "none is open or still releases"),
-    "is_same": ("the terms are the same", "the terms differ"),
+    "is_same": ("the definition is the same", "the definition differs"),
     "has_next": ("an occurrence is left", "no occurrence is left"),
     "is_paused": ("it is paused", "it is not paused"),
     "goes_on": ("it goes on", "it has ended"),
@@ -315,7 +311,7 @@ _YES_NO: Mapping[str, tuple[str, str]] = {
 
 
 def states_text() -> str:
-    """Return the diagram and the tables."""
+    """Return the diagram and the tables of ``docs/campaigns.md`` in Markdown; a test compares them with the page."""
     return "\n".join((*_diagram(), "", *_table("a batch", BATCH_RULES), "", *_table("an execution", EXECUTION_RULES)))
 
 
@@ -328,10 +324,10 @@ def _diagram() -> Iterator[str]:
 
 
 def _table(what: str, rules: Sequence[Rule[Any]]) -> Iterator[str]:
-    yield from (f"| to {what} | where | what comes of it |", "|---|---|---|")
+    yield from (f"| to {what} | where | effect |", "|---|---|---|")
     for rule in rules:
         where = ", ".join(_condition(name, values) for name, values in rule.when.items())
-        yield f"| {rule.action} | {where or '–'} | {_comes(rule.comes)} |"
+        yield f"| {rule.action} | {where or '–'} | {_effect_text(rule.effect)} |"
 
 
 def _condition(name: str, values: frozenset[Any]) -> str:
@@ -345,7 +341,7 @@ def _in_order(values: frozenset[StrEnum]) -> list[StrEnum]:
     return [member for member in type(next(iter(values))) if member in values]
 
 
-def _comes(comes: Any) -> str:
-    if isinstance(comes, Refused):
-        return f"refused: `{comes.code.format(noun='campaign')}` ({comes.advice})"
-    return str(comes.says)
+def _effect_text(effect: Any) -> str:
+    if isinstance(effect, Refused):
+        return f"refused: `{effect.code.format(noun='campaign')}` ({effect.advice})"
+    return str(effect.text)
