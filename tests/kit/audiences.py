@@ -11,7 +11,7 @@ import duckdb
 import psycopg
 
 from kit.postgres import as_reader
-from tickwright.capabilities.batches.audience.audience import Audiences, Found
+from tickwright.capabilities.batches.audience.audience import AudienceCount, Audiences
 from tickwright.capabilities.batches.audience.schema import AudienceSettings, read_audience
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, PlannedChunk, SqlFilter, Verdict
@@ -156,7 +156,7 @@ class AudienceWorld:
         """Cut, and read every range."""
         return [await self.read(terms, chunk.value, judge) for chunk in await self.cut(terms, rows)]
 
-    async def count(self, terms: AudienceSettings, judge: Judge | None = None, limit: int = 10) -> Found:
+    async def count(self, terms: AudienceSettings, judge: Judge | None = None, limit: int = 10) -> AudienceCount:
         """Dry run."""
         async with self.audiences.open(terms) as audience:
             return await audience.count(judge, NOW, limit=limit)

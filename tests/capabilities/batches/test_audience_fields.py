@@ -97,7 +97,7 @@ async def test_a_text_is_read_as_the_declared_type_or_costs_its_client_only(
     bad = len(texts) - len(good)
     assert (read.result.seen, read.result.selected, read.result.skipped) == (len(texts), len(good), bad)
     assert len(read.result.problems) == min(bad, 10)
-    assert all(one["problem"] == f"value: its value is no {kind}" for one in read.result.problems)
+    assert all(one["problem"] == f"value: its value is not of type {kind}" for one in read.result.problems)
     found = await audiences.count(terms, Everything("value", translated=translated), limit=2)
     assert (found.members, found.selected, found.skipped, len(found.examples)) == (len(texts), len(good), bad, 2)
     assert len(found.problems) == min(bad, 10)

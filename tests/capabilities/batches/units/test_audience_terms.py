@@ -127,7 +127,7 @@ def test_one_query_is_one(query: str) -> None:
         ("SELECT 'it''s", "has no end"),
         ('SELECT "a', "has no end"),
         ("SELECT $a$ $b$", "has no end"),
-        ("SELECT :id", "nobody gives :id"),
+        ("SELECT :id", ":id has no value"),
         ("SELECT $1", "not as $1"),
         ("SELECT '\0'", "\\u0000"),
         ("SELECT '\ud800'", "lone surrogates"),

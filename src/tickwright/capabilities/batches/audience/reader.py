@@ -25,9 +25,9 @@ from tickwright.ports.reports import NOT_UTF8, Column, Rows
 CLIENT_BYTES_MAX = 65_536
 KEY_BYTES_MAX = 1_000
 WRITTEN_BYTES_MAX = 2 * 1024 * 1024 - 65_536
-"""Of JSON as PostgreSQL writes it out; the outbox takes 2 MiB, with what else a message says."""
+"""Of JSON as PostgreSQL writes it out; the outbox takes 2 MiB, with the rest of the message."""
 NUMBER_CHARS_MORE_MAX = 330
-"""Which every number of double precision keeps to."""
+"""Every number of double precision has fewer."""
 _EXPONENT_CHARS_MAX, _FAR = 7, 10**7
 _INT64 = 2**63
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
@@ -44,12 +44,12 @@ _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 Shape = Callable[[Any], Any]
 
 
-class Unreadable(ValueError):  # it is what is wrong with a value, and never leaves this package
-    """A member cannot be told about; says why."""
+class UnreadableMember(ValueError):  # never leaves this package
+    """A member cannot be read, for this reason."""
 
 
 def shapes_of(columns: Sequence[Column]) -> list[tuple[int, Shape]]:
-    """Return what the values of some columns become before they are JSON, by their places."""
+    """Return the functions that make JSON values of some columns, by their places."""
     return [(at, _SHAPES[kind]) for at, column in enumerate(columns) if (kind := _family(column)) in _SHAPES]
 
 
@@ -57,15 +57,14 @@ def client_text(names: Sequence[str], values: Sequence[Any]) -> str:
     """Return a client as the JSON object that an action carries.
 
     Raises:
-        Unreadable: PostgreSQL could not keep it, or the outbox not carry it: too large, a NUL character, a text or
-            document that is none.
+        UnreadableMember: PostgreSQL or the outbox cannot keep it: too large, a NUL character, invalid text or JSON.
     """
     try:
         made = msgspec.json.encode(dict(zip(names, values, strict=True)))
     except (ValueError, TypeError, OverflowError) as error:
-        raise Unreadable(f"it is no JSON: {error}") from None
+        raise UnreadableMember(f"it is not JSON: {error}") from None
     if len(made) > CLIENT_BYTES_MAX:
-        raise Unreadable(f"its fields and columns are larger than {CLIENT_BYTES_MAX} bytes")
+        raise UnreadableMember(f"its fields and columns are larger than {CLIENT_BYTES_MAX} bytes")
     if b"\\u" in made or any(map(_is_document, values)):
         check_json(made)
     return made.decode()
@@ -76,13 +75,13 @@ def _is_document(value: Any) -> bool:
 
 
 def check_json(made: bytes) -> None:
-    """Refuse JSON that PostgreSQL does not keep, or writes out as much more than it is.
+    """Refuse JSON that PostgreSQL does not keep, or writes out much longer than it is.
 
-    PostgreSQL keeps ``1e1000`` as a number of a thousand digits. What this lets pass has at most
-    ``WRITTEN_BYTES_MAX``, and 32 times of what it takes as ``jsonb``: the bounds of the outbox and of jobs.
+    PostgreSQL keeps ``1e1000`` as a number of a thousand digits. JSON that passes is written out in at most
+    ``WRITTEN_BYTES_MAX``, and in 32 times of its size as ``jsonb``: the bounds of the outbox and of jobs.
 
     Raises:
-        Unreadable: It is no JSON, has a NUL character, or such numbers.
+        UnreadableMember: It is not JSON, has a NUL character, or such numbers.
     """
     longer = 0
 
@@ -90,24 +89,26 @@ def check_json(made: bytes) -> None:
         nonlocal longer
         more = _written_chars(number) - len(number)
         if more > NUMBER_CHARS_MORE_MAX:
-            raise Unreadable(f"the number {number[:40]} is much longer as PostgreSQL writes it out; make it a text")
+            raise UnreadableMember(
+                f"the number {number[:40]} is much longer as PostgreSQL writes it out; make it a text"
+            )
         longer += max(more, 0)
 
     try:
         msgspec.json.Decoder(float_hook=measure).decode(made)
-    except Unreadable:
+    except UnreadableMember:
         raise
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"it is no JSON: {error}") from None
+        raise UnreadableMember(f"it is not JSON: {error}") from None
     blanks = made.count(b",") + made.count(b":")  # PostgreSQL puts one behind each that is not in a text
     if len(made) + blanks + longer > WRITTEN_BYTES_MAX:
-        raise Unreadable(f"as PostgreSQL writes it out it is larger than {WRITTEN_BYTES_MAX} bytes")
+        raise UnreadableMember(f"as PostgreSQL writes it out it is larger than {WRITTEN_BYTES_MAX} bytes")
     if b"\\u0000" in made and _ESCAPED_NUL.search(made):
-        raise Unreadable("it has a NUL character")
+        raise UnreadableMember("it has a NUL character")
 
 
 def _written_chars(number: str) -> int:
-    """Return how many characters PostgreSQL takes for a number: all its digits, and no exponent."""
+    """Return the number of characters that PostgreSQL writes for a number: all its digits, and no exponent."""
     digits, _, exponent = number.lower().partition("e")
     whole, _, fraction = digits.lstrip("-").partition(".")
     moved = int(exponent or 0) if len(exponent) <= _EXPONENT_CHARS_MAX else _FAR
@@ -115,19 +116,19 @@ def _written_chars(number: str) -> int:
 
 
 def check_key(key: Any) -> None:
-    """Refuse a key that no action can carry.
+    """Refuse a key that cannot be the id of an action.
 
     Raises:
-        Unreadable: It is empty, too long or has a NUL character.
+        UnreadableMember: It is empty, too long or has a NUL character.
     """
     if key is NOT_UTF8:
-        raise Unreadable("a key is UTF-8")
+        raise UnreadableMember("a key is UTF-8")
     if not key or "\0" in key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
-        raise Unreadable(f"a key has 1 to {KEY_BYTES_MAX} bytes, and no NUL character")
+        raise UnreadableMember(f"a key has 1 to {KEY_BYTES_MAX} bytes, and no NUL character")
 
 
 def instant(text: Any) -> Any:
-    """Return the instant that a source's text of a timestamp with its zone means."""
+    """Return the instant of a source's text of a timestamp with its zone."""
     return datetime.fromisoformat(text) if isinstance(text, str) else text
 
 
@@ -156,27 +157,27 @@ def read_stored(kind: FieldType, value: Any) -> Any:
     """Return a value of SQLite as one of the field's type, timestamps as texts in UTC.
 
     Raises:
-        Unreadable: It is none.
+        UnreadableMember: It is not one.
     """
     if value is None:
         return None
     if value is NOT_UTF8:
-        raise Unreadable("its text is not UTF-8")
+        raise UnreadableMember("its text is not UTF-8")
     with suppress(ValueError, OverflowError):
         read = _READERS[kind](value)
         if read is not None:
             return read
-    raise Unreadable("")
+    raise UnreadableMember("")
 
 
 def stored(value: Any) -> Any:
-    """Return a value of SQLite that is only told about.
+    """Return a value of SQLite that only actions carry.
 
     Raises:
-        Unreadable: It is none.
+        UnreadableMember: It is not one.
     """
     if value is NOT_UTF8:
-        raise Unreadable("its text is not UTF-8")
+        raise UnreadableMember("its text is not UTF-8")
     return value.hex() if isinstance(value, bytes) else value
 
 
@@ -235,21 +236,21 @@ KEY_SHOWN_CHARS_MAX = 200
 _HEAD = 2  # the key and the unreadable field stand before the fields
 
 
-class Reading:
-    """Rows of a source as selected clients; iterate it once.
+class RangeReader:
+    """Reads rows of a source as selected clients; iterate it once.
 
     Args:
         rows: Each a key as text, the name of an unreadable field or ``None``, the fields, the columns.
-        judge: Decides here; ``None`` where the source did, or nobody does.
-        in_order: Equal keys are beside each other, so that no others need to be remembered.
+        judge: Decides here; ``None`` where the source did, or all are selected.
+        in_order: Equal keys are beside each other, so that no other keys need to be kept.
 
     Attributes:
-        result: What was counted; complete when all rows were read. It keeps no actions.
+        result: The counts; complete when all rows were read. It has no actions.
     """
 
     def __init__(
         self,
-        terms: AudienceSettings,
+        settings: AudienceSettings,
         dialect: Dialect,
         rows: Rows | None,
         judge: Judge | None,
@@ -257,13 +258,13 @@ class Reading:
         *,
         in_order: bool = False,
     ) -> None:
-        self._terms, self._rows, self._judge, self._now, self._in_order = terms, rows, judge, now, in_order
-        self._names = [*(one.name for one in terms.fields), *terms.columns]
+        self._settings, self._rows, self._judge, self._now, self._in_order = settings, rows, judge, now, in_order
+        self._names = [*(one.name for one in settings.fields), *settings.columns]
         self._is_stored = dialect == "sqlite"
         self._shapes = shapes_of(rows.columns[_HEAD:]) if rows is not None else []
         read = set(judge.fields) if judge is not None else set()
         self._judged = [
-            (at, one.name, one.type == "timestamp") for at, one in enumerate(terms.fields) if one.name in read
+            (at, one.name, one.type == "timestamp") for at, one in enumerate(settings.fields) if one.name in read
         ]
         self._known: set[str] = set()
         self._unreadable = 0
@@ -271,7 +272,7 @@ class Reading:
         self.result = ChunkResult()
 
     async def __aiter__(self) -> AsyncIterator[Sequence[Action]]:
-        """Give the selected in pieces of up to some hundred; never an empty one."""
+        """Yield the selected clients in pieces of up to some hundred; never an empty one."""
         if self._rows is None:
             return
         async for piece in self._rows:
@@ -282,13 +283,13 @@ class Reading:
         self._finish()
 
     def _finish(self) -> None:
-        """Where the source judged, it knows how many there were: only some of them came here."""
+        """Take the counts of the source where it judged: only the selected members came here."""
         result, counted = self.result, self._counted or (self.result.seen, self._unreadable, self.result.missing)
         result.seen, skipped, result.missing = counted
         result.skipped += skipped
 
     def skip(self, key: Any, problem: str, members: int = 1) -> None:
-        """Count members who are skipped, and show one."""
+        """Count members as skipped, with one example."""
         self.result.skipped += members
         self._show(key, problem)
 
@@ -305,7 +306,7 @@ class Reading:
         self.result.seen += 1
         if bad is not None:
             self._unreadable += 1
-            self._show(key, unreadable(self._terms, bad))
+            self._show(key, unreadable(self._settings, bad))
             return None
         try:
             check_key(key)
@@ -316,7 +317,7 @@ class Reading:
             for at, shape in self._shapes:
                 values[at] = shape(values[at])
             client = client_text(self._names, values)
-        except Unreadable as problem:
+        except UnreadableMember as problem:
             self.skip(key, str(problem))
             return None
         except Rejected as error:
@@ -343,19 +344,19 @@ class Reading:
         return True
 
     def _read_stored(self, values: list[Any]) -> None:
-        for at, one in enumerate(self._terms.fields):
+        for at, one in enumerate(self._settings.fields):
             try:
                 values[at] = read_stored(one.type, values[at])
-            except Unreadable:
-                raise Unreadable(unreadable(self._terms, one.name)) from None
-        for at in range(len(self._terms.fields), len(values)):
+            except UnreadableMember:
+                raise UnreadableMember(unreadable(self._settings, one.name)) from None
+        for at in range(len(self._settings.fields), len(values)):
             try:
                 values[at] = stored(values[at])
-            except Unreadable as problem:
-                raise Unreadable(f"{self._names[at]}: {problem}") from None
+            except UnreadableMember as problem:
+                raise UnreadableMember(f"{self._names[at]}: {problem}") from None
 
 
-def unreadable(terms: AudienceSettings, field: str) -> str:
-    """Return what is wrong with a member whose field cannot be read."""
-    kind = next((one.type for one in terms.fields if one.name == field), "string")
-    return f"{field}: its value is no {kind}"
+def unreadable(settings: AudienceSettings, field: str) -> str:
+    """Return the problem of a member whose field cannot be read."""
+    kind = next((one.type for one in settings.fields if one.name == field), "string")
+    return f"{field}: its value is not of type {kind}"

@@ -1,18 +1,18 @@
-"""What is said of an audience: where its members are, what tells them apart, and which fields they have.
+"""The definition of an audience: where its members are, their key, and their fields.
 
 ::
 
     {"source": "crm",                   # as in [sources.crm]
      "table": "public.clients",         # or "query": "SELECT …"
-     "key": "id",                       # tells the members apart: a whole number, a text or a UUID
+     "key": "id",                       # identifies a member: a whole number, a text or a UUID
      "fields": {"age": "int", "tel": {"type": "string", "column": "phone"}},
-     "columns": ["email"]}              # more of what an action is told, which no expression reads
+     "columns": ["email"]}              # for actions only; expressions do not read them
 
     {"file": "audiences/clients.csv", "key": "id", "fields": {"age": "int"}}     # or .parquet, in the object store
 
-A field is ``int``, ``double``, ``string``, ``bool`` or ``timestamp``. A query is one SELECT without placeholders; it is
-asked once to cut the audience and then once for each chunk, so one that the database cannot narrow by its key is read
-as often as there are chunks. Every mistake is named at once.
+A field is ``int``, ``double``, ``string``, ``bool`` or ``timestamp``. A query is one SELECT without placeholders. It
+runs once to cut the audience and once for each chunk, so a query that the database cannot narrow by its key is read as
+often as there are chunks. All mistakes are reported at once.
 """
 
 import re
@@ -31,12 +31,12 @@ COLUMN_CHARS_MAX, PATH_CHARS_MAX = 200, 500
 QUERY_BYTES_MAX = 65_536
 FILE_KINDS = (".csv", ".parquet")
 PLACE = "tickwright place"
-"""A column that a file gets when it is read: no file has one of this name."""
+"""A column that a file gets when it is read; no file may have a column of this name."""
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}", re.ASCII)
 
 
 class Field(NamedTuple):
-    """A declared field: what an expression calls ``client.NAME``, and the column that it is read from."""
+    """A declared field: ``client.NAME`` in expressions, and the column that it is read from."""
 
     name: str
     type: FieldType
@@ -44,7 +44,7 @@ class Field(NamedTuple):
 
 
 class AudienceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """An audience in its words; either ``file``, or ``source`` with ``table`` or ``query``."""
+    """An audience: either ``file``, or ``source`` with ``table`` or ``query``."""
 
     source: str | None = None
     table: str | None = None
@@ -56,24 +56,24 @@ class AudienceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def types(self) -> dict[str, FieldType]:
-        """The declared type of each field, as an expression is checked against them."""
+        """The declared type of each field, for expressions."""
         return {one.name: one.type for one in self.fields}
 
 
 def read_audience(document: Any, *, where: str = "audience") -> AudienceSettings:
-    """Return what ``document`` says of an audience; nothing is asked of its source.
+    """Return the definition of an audience; its source is not queried.
 
     Raises:
-        Rejected: ``invalid_audience`` with every mistake in ``problems``, each behind its path. Permanent.
+        Rejected: ``invalid_audience`` with every mistake in ``problems``, each after its path. Permanent.
     """
     problems: list[str] = []
     if isinstance(document, Mapping):
-        words = read_fields(document, _WORDS, problems, where=where)
-        _check_whole(document, words, problems, where=where)
+        values = read_fields(document, _READERS, problems, where=where)
+        _check_whole(document, values, problems, where=where)
     else:
         problems.append(f'{where}: write an object, such as {{"source": "crm", "table": "clients", "key": "id"}}')
     refuse(problems)
-    return AudienceSettings(**words)
+    return AudienceSettings(**values)
 
 
 def refuse(problems: list[str]) -> None:
@@ -86,20 +86,20 @@ def refuse(problems: list[str]) -> None:
         raise Rejected("invalid_audience", "\n".join(problems), problems=problems)
 
 
-def _check_whole(document: Mapping[str, Any], words: Mapping[str, Any], problems: list[str], *, where: str) -> None:
+def _check_whole(document: Mapping[str, Any], values: Mapping[str, Any], problems: list[str], *, where: str) -> None:
     if "key" not in document:
-        problems.append(f"{where}.key: missing; write the column that tells the members apart")
-    given = [word for word in ("source", "file") if word in document]
+        problems.append(f"{where}.key: missing; write the column that identifies a member")
+    given = [name for name in ("source", "file") if name in document]
     if len(given) != 1:
         problems.append(f"{where}: write either source, with table or query, or file")
-    tables = [word for word in ("table", "query") if word in document]
+    tables = [name for name in ("table", "query") if name in document]
     if given == ["source"] and len(tables) != 1:
         problems.append(f"{where}: write either table or query beside source")
     if given == ["file"]:
-        problems.extend(f"{where}.{word}: goes with source, not with file" for word in tables)
-    fields = {one.name for one in words.get("fields", ())}
+        problems.extend(f"{where}.{name}: goes with source, not with file" for name in tables)
+    fields = {one.name for one in values.get("fields", ())}
     problems.extend(
-        f"{where}.columns: {name} is a field already" for name in words.get("columns", ()) if name in fields
+        f"{where}.columns: {name} is a field already" for name in values.get("columns", ()) if name in fields
     )
 
 
@@ -127,9 +127,9 @@ def _query(value: Any) -> str:
         raise bad("write one query in SQL")
     if "\0" in value or len(value.encode("utf-8", "surrogatepass")) > QUERY_BYTES_MAX or not _encodes(value):
         raise bad(f"a query is a text of at most {QUERY_BYTES_MAX} bytes without \\u0000 and lone surrogates")
-    asked = placeholders(value)
-    if asked:
-        raise bad(f"nobody gives :{min(asked)} a value; write it into the query")
+    names = placeholders(value)
+    if names:
+        raise bad(f":{min(names)} has no value; write the value into the query")
     try:
         return one_query(value)
     except Rejected as error:
@@ -152,22 +152,22 @@ def _file(value: Any) -> str:
 def _fields(value: Any) -> tuple[Field, ...]:
     if not isinstance(value, Mapping) or len(value) > FIELDS_MAX:
         raise bad(f'write at most {FIELDS_MAX} types by name, such as {{"age": "int"}}')
-    return tuple(_field(name, said) for name, said in value.items())
+    return tuple(_field(name, kind) for name, kind in value.items())
 
 
-def _field(name: Any, said: Any) -> Field:
+def _field(name: Any, kind: Any) -> Field:
     if not isinstance(name, str) or not _FIELD_NAME.fullmatch(name):
         raise bad(f"{str(name)[:60]!r}: a field's name has 1 to 50 letters, digits or '_', no digit first")
     problems: list[str] = []
-    if isinstance(said, Mapping):
-        words = read_fields(said, {"type": _type, "column": _column}, problems, where=name)
-        if "type" not in said:
+    if isinstance(kind, Mapping):
+        values = read_fields(kind, {"type": _type, "column": _column}, problems, where=name)
+        if "type" not in kind:
             problems.append(f"{name}.type: missing; one of {', '.join(get_args(FieldType))}")
     else:
-        words = read_fields({"type": said}, {"type": _type}, problems, where=name)
+        values = read_fields({"type": kind}, {"type": _type}, problems, where=name)
     if problems:
         raise bad("; ".join(problems))
-    return Field(name, words["type"], words.get("column", name))
+    return Field(name, values["type"], values.get("column", name))
 
 
 def _type(value: Any) -> Any:
@@ -180,11 +180,11 @@ def _columns(value: Any) -> tuple[str, ...]:
     names = tuple(_column(name) for name in value)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise bad(f"{twice[0]} stands twice")
+        raise bad(f"{twice[0]} is there twice")
     return names
 
 
-_WORDS: Mapping[str, Reader] = {
+_READERS: Mapping[str, Reader] = {
     "source": _text(50, "a source's name"),
     "table": _table,
     "query": _query,

@@ -1,9 +1,11 @@
-"""The SQL that is asked of an audience's source, made from its terms and the types of its columns.
+"""The SQL for an audience's source, made from its definition and the types of its columns; and the types of keys.
 
-Everything that an operator wrote is a quoted identifier or stands, as one query, on lines of its own; values are bound.
-The range conditions and the order in which an audience is cut are the same comparison of the same database: in
-PostgreSQL the column's own order, so that an index on the key is used whatever its collation; elsewhere the order of
-the bytes, because a column that ignores case would have another greatest value than its order says.
+Text of an operator becomes a quoted identifier or, as one query, lines of its own; values are bound. The range
+conditions and the order in which an audience is cut are the same comparison of the same database: in PostgreSQL the
+column's own order, so that an index on the key is used whatever its collation; elsewhere the order of the bytes,
+because a column that ignores case has a greatest value that its order does not have.
+
+A key is a whole number of 64 bits, a text or a UUID.
 """
 
 import re
@@ -32,11 +34,11 @@ _FAMILIES: Mapping[str, str] = {
     "VARCHAR": "text",
 }
 _SAFE = ("string", "double_integer", "double_float", "bool_boolean", "postgresql_int_integer")
-"""Casts that every value of the column survives."""
+"""Casts that cannot fail."""
 
 
 def key_kind(column: Column) -> KeyKind | None:
-    """Return what kind of key a column is; ``None`` for one that cannot be a key, or is not known before its values."""
+    """Return the kind of a key column; ``None`` for one that cannot be a key, or whose type only its values tell."""
     return _KEYS.get(column.type)
 
 
@@ -64,36 +66,36 @@ class AudienceSql:
     """The statements of one audience.
 
     Args:
-        terms: Whose.
-        dialect: Its source's.
-        table: The table of a file; where it is ``None``, the terms say the table or the query.
-        place: A column of whole numbers in the order of the key, where there is one; ranges are ranges of it.
+        settings: The definition of the audience.
+        dialect: Of its source.
+        table: The table of a file; ``None``: the table or the query of the definition.
+        place: A column of whole numbers in the order of the key, of a file; ranges are ranges of it.
     """
 
     def __init__(
-        self, terms: AudienceSettings, dialect: Dialect, *, table: str | None = None, place: str | None = None
+        self, settings: AudienceSettings, dialect: Dialect, *, table: str | None = None, place: str | None = None
     ) -> None:
-        self._terms, self._dialect, self._has_place = terms, dialect, place is not None
-        name = table or terms.table
-        query = _fill("query", query=terms.query or "")
+        self._settings, self._dialect = settings, dialect
+        name = table or settings.table
+        query = _fill("query", query=settings.query or "")
         self._members = ".".join(map(_identifier, name.split("."))) if name else query
-        self._key = f"m.{_identifier(terms.key)}"
+        self._key = f"m.{_identifier(settings.key)}"
         self._place = f"m.{_identifier(place)}" if place is not None else self._key
 
     def columns(self) -> Statement:
-        """Ask what the columns are."""
+        """Return the statement for the columns, without a row."""
         return Statement(_fill("columns", members=self._members))
 
     def cut(self, kind: KeyKind | None, rows: int) -> Statement:
-        """Ask for the last key of each piece of ``rows``, the number of its members, and the types of its keys."""
+        """Return the statement for the last key of each range of ``rows``, its members, and the types of its keys."""
         return Statement(_fill("cut", **self._cutting(kind)), {"rows": rows})
 
     def try_key(self, kind: KeyKind | None) -> Statement:
-        """Ask the same of nobody, to see whether it can be asked."""
+        """Return the same statement over no members, to check that it can run."""
         return Statement(_fill("try_key", **self._cutting(kind)))
 
     def count_keyless(self) -> Statement:
-        """Ask how many have no key."""
+        """Return the statement for the number of members without a key."""
         return Statement(_fill("count_keyless", members=self._members, key=self._key))
 
     def _cutting(self, kind: KeyKind | None) -> dict[str, str]:
@@ -109,7 +111,7 @@ class AudienceSql:
         return {"order": order, "until": until, "types": types, "key": self._place, "members": self._members}
 
     def range(self, kind: KeyKind, after: Any, until: Any) -> Statement:
-        """Return the condition of a piece, ``after`` excluded where it is not ``None`` and ``until`` included."""
+        """Return the condition of a range, ``after`` excluded where it is not ``None`` and ``until`` included."""
         place, mark = self._place, "{}"
         if self._dialect == "sqlite":
             place = f"{place} COLLATE BINARY"
@@ -122,16 +124,16 @@ class AudienceSql:
             return Statement(_fill("first_range", place=place, **marks), {"until": until})
         return Statement(_fill("range", place=place, **marks), {"after": after, "until": until})
 
-    def everybody(self) -> Statement:
-        """Return the condition of all who have a key."""
-        return Statement(_fill("everybody", key=self._key))
+    def with_key(self) -> Statement:
+        """Return the condition of all members that have a key."""
+        return Statement(_fill("with_key", key=self._key))
 
-    def nobody(self) -> Statement:
-        """Return the condition of nobody."""
-        return Statement(_fill("nobody"))
+    def no_member(self) -> Statement:
+        """Return the condition of no member."""
+        return Statement(_fill("no_member"))
 
     def read(self, members: Statement, types: Sequence[Column], *, in_order: bool = False) -> Statement:
-        """Ask for the members of a condition with their fields; in the order of their keys as text if so wanted."""
+        """Return the statement for members with their fields; with ``in_order`` in the order of their keys as text."""
         fields = self._fields("fields", members, types)
         order = "k COLLATE BINARY" if self._dialect == "sqlite" else 'k COLLATE "C"'
         name = "read_in_order" if in_order else "read"
@@ -139,26 +141,26 @@ class AudienceSql:
         return Statement(sql, members.values)
 
     def select(self, members: Statement, types: Sequence[Column], condition: SqlFilter) -> Statement:
-        """Ask who of the members of a condition is selected, with their fields, and a row of counts."""
+        """Return the statement for the selected ones of these members, with their fields, and a row of counts."""
         judged = self._fields("judged", members, types, condition)
-        nulls = ", NULL" * (len(self._terms.fields) + len(self._terms.columns))
+        nulls = ", NULL" * (len(self._settings.fields) + len(self._settings.columns))
         return Statement(
             _fill("select", judged=judged, outputs=self._outputs(), nulls=nulls), {**members.values, **condition.values}
         )
 
     def counting(self, types: Sequence[Column], condition: SqlFilter, name: str, limit: int = 0) -> Statement:
-        """Ask ``count``, ``examples`` or ``bad_examples`` of all members."""
+        """Return the statement ``count``, ``examples`` or ``bad_examples`` over all members."""
         judged = self._fields("judged", Statement(_fill("all")), types, condition)
         return Statement(_fill(name, judged=judged, outputs=self._outputs(), limit=str(limit)), condition.values)
 
     def column(self, name: str) -> str:
         """Return the SQL of a field, of its declared type, for a condition."""
-        names = [one.name for one in self._terms.fields]
+        names = [one.name for one in self._settings.fields]
         return f"c.f{names.index(name)}"
 
     def _outputs(self) -> str:
-        names = [f"f{at}" for at in range(len(self._terms.fields))]
-        names += [f"c{at}" for at in range(len(self._terms.columns))]
+        names = [f"f{at}" for at in range(len(self._settings.fields))]
+        names += [f"c{at}" for at in range(len(self._settings.columns))]
         return "".join(f", {name}" for name in names)
 
     def _fields(
@@ -166,14 +168,14 @@ class AudienceSql:
     ) -> str:
         known = {one.name: one for one in types}
         columns, tested = [], []
-        for at, one in enumerate(self._terms.fields):
+        for at, one in enumerate(self._settings.fields):
             cast = cast_of(self._dialect, one.type, known[one.column]) or ""
             source = f"m.{_identifier(one.column)}"
             columns.append(f"{_fill(cast, c=source)} AS f{at}")
             if self._dialect != "sqlite" and not cast.endswith(_SAFE):
                 columns.append(f"{source} AS r{at}")
                 tested.append(_fill("bad_when", at=str(at), field=one.name))
-        columns += [f"m.{_identifier(name)} AS c{at}" for at, name in enumerate(self._terms.columns)]
+        columns += [f"m.{_identifier(name)} AS c{at}" for at, name in enumerate(self._settings.columns)]
         return _fill(
             name,
             bad=_fill("bad", whens=" ".join(tested)) if tested else _fill("never_bad"),
@@ -186,7 +188,7 @@ class AudienceSql:
 
 
 def _fill(name: str, /, **gaps: str) -> str:
-    """Put texts into the gaps of a template; what is put in is not looked at again."""
+    """Fill the gaps of a template; gaps in the texts that are put in are left."""
     body = (_Q if name in _Q else _CASTS)[name].partition("\n")[2]
     return _GAP.sub(lambda gap: gaps[gap[1]], body)
 
@@ -195,44 +197,42 @@ def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# What can be a key: whole numbers of 64 bits, texts and UUIDs, and what else has an order and a text in PostgreSQL.
-
 BOUND_CHARS_MAX = 8_192
 _KINDS: Mapping[str, KeyKind] = {"integer": "int", "text": "text"}
 
 
-def no_key(terms: AudienceSettings, kind: str) -> Rejected:
+def invalid_key(settings: AudienceSettings, kind: str) -> Rejected:
     """Return the error of a key whose type cannot be cut."""
-    why = f"audience.key: {terms.key} is {kind.lower()}; a key is a whole number of 64 bits, a text or a UUID"
+    why = f"audience.key: {settings.key} is {kind.lower()}; a key is a whole number of 64 bits, a text or a UUID"
     why += "; write a query that casts it"
     return Rejected("invalid_audience", why, problems=[why])
 
 
-def same_kind(kind: KeyKind | None, types: Sequence[Any], terms: AudienceSettings) -> KeyKind:
-    """Return the kind of the keys: where the source has types per value, all of them must be of one.
+def same_kind(kind: KeyKind | None, types: Sequence[Any], settings: AudienceSettings) -> KeyKind:
+    """Return the kind of the keys; where the source has types per value, all keys must have one.
 
     Args:
-        kind: As far as it is known.
+        kind: Of the ranges before; ``None`` for the first range of SQLite.
         types: The least and the greatest type of the keys of a range, in SQLite.
-        terms: Of the audience, for the error.
+        settings: Of the audience, for the error.
 
     Raises:
         Rejected: ``invalid_audience``. Permanent.
     """
     least, greatest = types
     if least is None:
-        assert kind is not None  # noqa: S101  # only SQLite does not know before
+        assert kind is not None  # noqa: S101  # only SQLite has types per value
         return kind
     if least != greatest or kind not in {None, _KINDS.get(least)} or least not in _KINDS:
-        raise no_key(terms, least if least == greatest else f"{least} and {greatest}")
+        raise invalid_key(settings, least if least == greatest else f"{least} and {greatest}")
     return _KINDS[least]
 
 
 def as_bound(key: Any) -> Any:
-    """Return a key as the end of a range, which is kept as JSON.
+    """Return a key as the end of a range, which PostgreSQL keeps as JSON.
 
     Raises:
-        Rejected: ``invalid_audience``: PostgreSQL could not keep it. Permanent.
+        Rejected: ``invalid_audience``: PostgreSQL cannot keep it. Permanent.
     """
     if key is NOT_UTF8:
         why = "audience.key: a key at the end of a chunk is not UTF-8"

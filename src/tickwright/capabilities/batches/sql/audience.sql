@@ -1,5 +1,5 @@
--- What is asked of a source about an audience; {names} are put in by batch/audience_sql, from quoted identifiers and the texts below. A query of an
--- operator stands on lines of its own, so that a comment at its end ends there.
+-- Statements for the source of an audience; audience/sql_text.py fills {names} with quoted identifiers and the texts below. A query of an operator
+-- has lines of its own, so that a comment at its end ends there.
 
 -- name: query
 -- The members of an audience that is a query. Index: whatever the query uses.
@@ -8,11 +8,11 @@
 )
 
 -- name: columns
--- What the columns are called and of which types, without a row.
+-- The names and types of the columns, without a row.
 SELECT * FROM {members} AS m LIMIT 0
 
 -- name: cut
--- Where to cut: the last key of each piece of :rows members, and how many they are; equal keys are in one piece. Index: one on the key gives the order.
+-- Where to cut: the last key of each range of :rows members, and the number of its members; equal keys are in one range. Index: one on the key gives the order.
 SELECT {until} AS until, count(*) AS members, {types}
   FROM (SELECT k, CASE WHEN k IS NOT NULL THEN place - place % :rows END AS piece
           FROM (SELECT k, rank() OVER (ORDER BY {order} ASC NULLS LAST) - 1 AS place FROM (SELECT {key} AS k FROM {members} AS m) AS keys) AS placed) AS cut
@@ -26,11 +26,11 @@ SELECT {until} AS until, count(*) AS members, {types}
 -- The members between two cuts. Index: one on the key.
 {place} > {after_value} AND {place} <= {until_value}
 
--- name: everybody
+-- name: with_key
 -- Every member that has a key.
 {key} IS NOT NULL
 
--- name: nobody
+-- name: no_member
 -- No member.
 false
 
@@ -79,7 +79,7 @@ SELECT c.*, {bad} AS bad FROM (SELECT {text} AS k{columns} FROM {members} AS m W
 SELECT c.*, {bad} AS bad, ({filter}) AS ok FROM (SELECT {text} AS k{columns} FROM {members} AS m WHERE {range}) AS c
 
 -- name: select
--- Who is selected, up to ten who have no readable value in a field, and a row of counts without a key: seen, unreadable, missing. Index: one on the key.
+-- The selected members, up to ten with an unreadable value in a field, and a row of counts without a key: seen, unreadable, missing. Index: one on the key.
 WITH j AS MATERIALIZED ({judged})
 SELECT k, bad{outputs} FROM j WHERE ok AND bad IS NULL
 UNION ALL
@@ -88,14 +88,14 @@ UNION ALL
 SELECT NULL, concat_ws(' ', count(*), count(*) FILTER (WHERE bad IS NOT NULL), count(*) FILTER (WHERE bad IS NULL AND ok IS NULL)){nulls} FROM j
 
 -- name: count
--- All members, those without a key, those without a readable value in a field, those whose field is missing, and how many clients are selected.
+-- Numbers of all members, those without a key, those with an unreadable value in a field, those with a field missing, and clients selected.
 SELECT count(*), count(*) FILTER (WHERE k IS NULL), count(*) FILTER (WHERE k IS NOT NULL AND bad IS NOT NULL),
        count(*) FILTER (WHERE k IS NOT NULL AND bad IS NULL AND ok IS NULL),
        count(DISTINCT k COLLATE "C") FILTER (WHERE k IS NOT NULL AND bad IS NULL AND ok)
   FROM ({judged}) AS j
 
 -- name: count_keyless
--- The members that nobody can be told about.
+-- The number of members without a key.
 SELECT count(*) FROM {members} AS m WHERE {key} IS NULL
 
 -- name: examples
@@ -103,7 +103,7 @@ SELECT count(*) FROM {members} AS m WHERE {key} IS NULL
 SELECT k, bad{outputs} FROM ({judged}) AS j WHERE ok AND bad IS NULL AND k IS NOT NULL LIMIT {limit}
 
 -- name: bad_examples
--- Some who have no readable value in a field.
+-- Some with an unreadable value in a field.
 SELECT k, bad{outputs} FROM ({judged}) AS j WHERE bad IS NOT NULL AND k IS NOT NULL LIMIT {limit}
 
 -- name: try_key
