@@ -177,7 +177,7 @@ class BatchWorld:
         session = WorkerSession(pool or self.pool, name="test", roles=["campaign-consumer"], version="0", terms=TERMS)
         session.on_reclaim(store.reclaim)
         await session.open()
-        wakeups = WakeupListener("batch-hearing", self.url, CHANNEL)
+        wakeups = WakeupListener("batch-consumer-wakeups", self.url, CHANNEL)
         consumer = BatchConsumer(store, session, wakeups, OneWork(work, names), at_once=at_once, probe=probe)
         process = Process(session=session, consumer=consumer, services=[session, wakeups, consumer])
         process.begin()

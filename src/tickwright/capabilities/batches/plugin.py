@@ -99,7 +99,7 @@ class BatchesPlugin(Plugin):
         from tickwright.engine.wakeup import WakeupListener
 
         mine, leases = context.settings.part(BatchesSettings), context.ports.get(Leases)
-        wakeups = WakeupListener("batch-news", context.direct_url, CHANNEL)
+        wakeups = WakeupListener("batch-scheduler-wakeups", context.direct_url, CHANNEL)
         ttl = mine.lock_at_most_for
         locked = LeaseTerms(ttl, min(timedelta(seconds=3), ttl / 4), mine.lock_at_least_for)
         rest_max_s = min(5.0, ttl.total_seconds() / 4)
@@ -124,8 +124,7 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.audience.audience import Audiences
         from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
         from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer, consumer_source
-        from tickwright.capabilities.batches.executions.process_works import ProcessWorks
-        from tickwright.capabilities.batches.executions.work import BatchRegistry
+        from tickwright.capabilities.batches.executions.work import BatchRegistry, ProcessWorks
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup import WakeupListener
         from tickwright.sources.named import Sources
@@ -133,8 +132,8 @@ class BatchesPlugin(Plugin):
         ports, at_once = context.ports, context.settings.part(BatchesSettings).campaign_concurrency
         await ports.get(LazyObjectStore).opened()
         await ports.get(WorkFolder).opened()
-        works = ProcessWorks(ports.get(Sources), ports.get(Audiences), context.registrations.of(BatchRegistry))
-        wakeups = WakeupListener("batch-hearing", context.direct_url, CHANNEL)
+        works = ProcessWorks(ports.get(Sources).names(), ports.get(Audiences), context.registrations.of(BatchRegistry))
+        wakeups = WakeupListener("batch-consumer-wakeups", context.direct_url, CHANNEL)
         context.facts["batches"] = list(works.served())
         session = ports.get(WorkerSession)
         consumer = BatchConsumer(ChunksStore(context.pool), session, wakeups, works, at_once=at_once)

@@ -15,7 +15,7 @@ pauses, retries, the release of actions) is the same for both and is not here.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +27,7 @@ from tickwright.capabilities.batches.audience.reader import check_json
 from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.capabilities.batches.definitions.schema import Draft
 from tickwright.domain.errors import Rejected
-from tickwright.ports.batches import Action, ChunkResult, FieldType, Judge, OpenChunk, PlannedChunk, Run
+from tickwright.ports.batches import Action, BatchWork, ChunkResult, FieldType, Judge, OpenChunk, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import Connection
 
@@ -276,3 +276,35 @@ def _is_client_id(text: str) -> bool:
 
 def _run(run: Run) -> BatchRun:
     return BatchRun(run.name, run.execution_id, run.slot_at, run.version)
+
+
+class ProcessWorks:
+    """The work that this process can do: campaigns whose audience it can read, and the batches of its program.
+
+    Args:
+        sources: Names of its sources.
+        programs: Of its program.
+    """
+
+    def __init__(self, sources: Iterable[str], audiences: Audiences, programs: BatchRegistry) -> None:
+        self._audiences, self._programs = audiences, programs
+        self._campaigns = CampaignWork(audiences)
+        own = [f"program:{batch.name}" for batch in programs.all()]
+        self._served = [*(f"source:{name}" for name in sources), "objects", *own]
+
+    def served(self) -> Sequence[str]:
+        """Return what the process has: ``source:NAME``, ``objects``, ``program:NAME``."""
+        return self._served
+
+    def of(self, run: Run) -> BatchWork:
+        """Return the work of this execution.
+
+        Raises:
+            Rejected: ``unknown_batch``. Permanent for this process.
+        """
+        if run.kind == "campaign":
+            return self._campaigns
+        declared = self._programs.get(run.name)
+        if declared is None:
+            raise Rejected("unknown_batch", f"this program has no @app.batch({run.name!r})")
+        return ProgramWork(declared, self._audiences)
