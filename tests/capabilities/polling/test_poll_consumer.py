@@ -238,7 +238,7 @@ async def test_the_suite_notices_a_throttled_poll_that_comes_first(
 ) -> None:
     """A mutant of the order: what was throttled waits no longer than all do, at the head of what waits."""
     guard = "wait_s += result.retry_after.total_seconds()"
-    mutate(monkeypatch, PartnerDispatcher._again, guard, "return self._queue.appendleft(item)")
+    mutate(monkeypatch, PartnerDispatcher._retry_later, guard, "return self._queue.appendleft(item)")
     with pytest.raises(AssertionError, match="POL-1"):
         await check_a_throttled_poll_comes_behind_the_others(database_url)
 

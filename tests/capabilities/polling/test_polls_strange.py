@@ -118,7 +118,7 @@ async def test_the_suite_notices_a_cancellation_that_is_no_failure(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the boundary: a cancellation of the function's own is no failure, and is tried again at once."""
-    mutate(monkeypatch, PartnerDispatcher._ask, "if ends_task(error):", "if not isinstance(error, Exception):")
+    mutate(monkeypatch, PartnerDispatcher._call, "if ends_task(error):", "if not isinstance(error, Exception):")
     monkeypatch.setattr(sys.modules[__name__], "_strange", _cancelled)
     with pytest.raises(AssertionError, match="POL-1"):
         await check_strange_functions_cost_their_poll_only(database_url)
@@ -196,7 +196,7 @@ async def test_a_consumer_that_is_drained_behind_a_crash_gives_its_turns_back(
     async with running_consumer(database_url, functions={"acme": acme}) as side:
         await seed(side.pool, 1)
         await asyncio.wait([side.life])
-        side.consumer.writer.look_at(next(iter(side.consumer._works)))  # as a call that ends behind the crash
+        side.consumer.writer.write_soon(next(iter(side.consumer._works)))  # as a call that ends behind the crash
         await asyncio.wait_for(side.consumer.quiesce(), 60)
         held = "SELECT count(*) FROM tickwright.poll_queue WHERE owner IS NOT NULL"
         assert await side.pool.fetchval(held) == 0

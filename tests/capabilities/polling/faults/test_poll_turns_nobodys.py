@@ -12,10 +12,10 @@ import pytest
 from kit.consumers import LONG, done_times, queue_empty, running_consumer, seed
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
+from tickwright.capabilities.polling.consumer import consumer
 from tickwright.capabilities.polling.consumer import queue as poll_queue
-from tickwright.capabilities.polling.consumer import result_writer as consumer_store
+from tickwright.capabilities.polling.consumer.consumer import PreparedGroup
 from tickwright.capabilities.polling.consumer.queue import QueueSource
-from tickwright.capabilities.polling.consumer.result_writer import PreparedGroup
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.ports.polls import PollGroup
 from tickwright.ports.session import Session
@@ -67,7 +67,7 @@ async def test_turns_whose_preparation_fails_are_carried_out(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database is away for the statement after the claim, and for the one that would give the turns back."""
-    prepare, failed = consumer_store.prepare, list[int]()
+    prepare, failed = consumer.prepare, list[int]()
 
     async def fails_once(pool: Pool, turns: Sequence[PollGroup]) -> list[PreparedGroup]:
         if not failed:
@@ -75,7 +75,7 @@ async def test_turns_whose_preparation_fails_are_carried_out(
             raise ConnectionError("cut off")
         return list(await prepare(pool, turns))
 
-    monkeypatch.setattr(consumer_store, "prepare", fails_once)
+    monkeypatch.setattr(consumer, "prepare", fails_once)
     async with running_consumer(
         database_url,
         functions={"acme": _answers},

@@ -1,27 +1,28 @@
-"""The consumer pool: takes polls from their source, asks the partners, writes what they say.
+"""The poll consumer: takes poll groups from their source, calls the partners, writes the results.
 
 ::
 
-    source ──take──▶ desk ──permit──▶ courier ──answer──▶ effector ──transaction──▶ ledger, tracker, outbox
+    source ──take──▶ dispatcher ──permit──▶ courier ──answer──▶ result writer ──transaction──▶ ledger, tracker, outbox
 
-Trusts the source for who owns a turn and the ledger for what is done; everything else may be repeated. A poll is done
-when its effect is committed: until then whoever owns the turn makes it again, and then its ledger row keeps it from
-being done twice. See README.md for what happens when it crashes where.
+The source decides who owns a group, the ledger decides what is done; everything else may be repeated. A poll is done
+when its result is committed. Until then the owner of its group makes it again; after that its ledger row keeps it from
+being counted twice. README.md lists what a crash leaves at each step.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
 
-from tickwright.capabilities.polling.consumer import result_writer as consumer_store
 from tickwright.capabilities.polling.consumer.courier import Courier
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher, QueuedPoll
-from tickwright.capabilities.polling.consumer.result_writer import GroupWork, PreparedGroup, ResultWriter
+from tickwright.capabilities.polling.consumer.result_writer import SQL, GroupWork, ResultWriter
 from tickwright.capabilities.polling.trackers.events import TERMINAL_DEFAULT
+from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup
 from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import PartnerContract, PartnerSettings
@@ -38,31 +39,72 @@ GAP_S = 0.02
 DRAIN_S = 5.0
 PARTNERS_S = 2.0
 OVER_S = 5.0
-AWAY_S = 0.5
+RETRY_S = 0.5
 RELEASE_TRIES = 3
 ACCOUNTS_MAX = 100_000
 CALLS_MAX = 256
 AHEAD_MAX_S = 60.0
-"""A poll is sent at its second, never before: one that is due later than this is a stranger's."""
+"""A relay sends a poll at its second, never before: one that is due later than this was not sent by a relay."""
 
 CourierOf = Callable[[str, PartnerSettings], Courier | None]
 
 _log = structlog.get_logger("tickwright.polls")
 
 
-class PollConsumer:
+@dataclass(frozen=True, slots=True)
+class PreparedGroup:
+    """What is read about a group before its polls are made.
+
+    Attributes:
+        interval_minutes: ``None`` when its slot does not exist.
+        now_s: The database's clock.
+        over: Trackers that are no longer polled, or that have another partner or external id than the poll says.
+        done: Trackers whose poll of this second is done.
+    """
+
+    interval_minutes: int | None
+    now_s: float
+    over: frozenset[int]
+    done: frozenset[int]
+
+
+async def prepare(pool: Pool, groups: Sequence[PollGroup]) -> list[PreparedGroup]:
+    """Read what has to be known about ``groups``; return it in their order."""
+    numbers = [n for n, group in enumerate(groups) for _ in group.ids]
+    rows = await pool.fetch(
+        SQL["prepare"],
+        list(range(len(groups))),
+        [group.slot_id for group in groups],
+        [group.due_at for group in groups],
+        [group.partner_no for group in groups],
+        numbers,
+        [tracker_id for group in groups for tracker_id in group.ids],
+        [external_id for group in groups for external_id in group.external_ids],
+    )
+    found = {row["n"]: row for row in rows}
+    return [
+        PreparedGroup(row["interval_minutes"], row["now_s"], frozenset(row["over"]), frozenset(row["done"]))
+        for row in (found[n] for n in range(len(groups)))
+    ]
+
+
+async def _ended(pool: Pool, tracker_ids: Iterable[int]) -> frozenset[int]:
+    return frozenset(row["id"] for row in await pool.fetch(SQL["over"], sorted(tracker_ids)))
+
+
+class PollConsumer(LoopService):
     """One process's consumer; a :class:`tickwright.ports.service.Service`.
 
     Args:
         source: Of polls, under ``session``.
-        contract: Of this process; it runs before this service and longer.
-        courier_of: Says who asks a partner, ``None`` for nobody here: then its polls are left to others.
-        destination: Where news go, ``kafka:…`` or ``pg:…``.
+        contract: Of this process; it starts before this service and ends after it.
+        courier_of: Returns the courier of a partner; ``None`` leaves its polls to other processes.
+        destination: Of poll events, ``kafka:…`` or ``pg:…``.
         calls_max: Calls at once per partner in this process.
 
     Invariants:
         POL-1: the effect of (tracker, due second) is committed once, however often it is delivered or tried.
-        POL-2: a turn that was lost has no effect from here any more.
+        POL-2: a group that this process lost has no effect from here.
         POL-3: a failed call changes nothing of its tracker.
     """
 
@@ -80,6 +122,7 @@ class PollConsumer:
         calls_max: int = CALLS_MAX,
         probe: Probe = NO_PROBE,
     ) -> None:
+        super().__init__()
         self._pool, self._source, self._contract, self._courier_of = pool, source, contract, courier_of
         self._calls_max = calls_max
         self.writer = ResultWriter(pool, source, destination=destination, over=self._over, probe=probe)
@@ -88,21 +131,23 @@ class PollConsumer:
         self._unstarted: list[PollGroup] = []
         self._accounts: dict[int, str] = {}
         self._partners_at_s = self._swept_s = self._over_at_s = -math.inf
-        self._woken = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._taking_over = asyncio.Event()
-        self._taking_over.set()
+        self._take_ended = asyncio.Event()
+        self._take_ended.set()
         self._group: TaskGroup | None = None
-        self._ticked_s: float | None = None
         session.on_lost(self._session_lost)
+
+    @property
+    def dispatchers(self) -> Sequence[PartnerDispatcher]:
+        """The partners that are served here."""
+        return list(self._dispatchers.values())
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Work until stopped; behind a crash of this loop, what it held is released first, and taken again."""
+    async def _work(self) -> None:
+        """Work until stopped; after a crash of this loop, first release what it held."""
         if self._group is not None:
-            await self._begin_again()
-        self._taking_over.clear()
+            await self._recover()
+        self._take_ended.clear()
         async with TaskGroup() as group:
             self._group = group
             for dispatcher in self._dispatchers.values():
@@ -110,7 +155,7 @@ class PollConsumer:
             group.create_task(self.writer.run())
             group.create_task(self._take_until_stopped())
 
-    async def _begin_again(self) -> None:
+    async def _recover(self) -> None:
         for work in self._works:
             self.writer.lose(work)
         self._unstarted += [work.group for work in self._works]
@@ -118,46 +163,42 @@ class PollConsumer:
 
     async def _take_until_stopped(self) -> None:
         try:
-            while not self._stopping.is_set():
-                self._woken.clear()
+            while not self.stopping.is_set():
+                self.wakeup.clear()
                 try:
                     more = await self._round()
                 except UNAVAILABLE as error:
                     _log.warning("polls.take_failed", error=repr(error))
-                    more = await self._rest(AWAY_S)
-                self._ticked_s = monotonic()
+                    await self._pause(RETRY_S)
+                    more = True
+                self.tick()
                 if not more:
-                    await self._rest(TAKE_S)
+                    await self._pause(TAKE_S)
         finally:
-            self._taking_over.set()
+            self._take_ended.set()
 
-    async def _rest(self, seconds: float) -> bool:
-        """Wait until there is room, or for some time; never less than ``GAP_S``, since room comes with every poll."""
+    async def _pause(self, seconds: float) -> None:
+        """Wait until there is room, or for some time; at least ``GAP_S``, since every poll that ends makes room."""
         begun_s = monotonic()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-        if not self._stopping.is_set():
+        await self.wait_for_work(seconds)
+        if not self.stopping.is_set():
             await asyncio.sleep(max(0.0, GAP_S - (monotonic() - begun_s)))
-        return True
 
     async def quiesce(self) -> None:
-        """Take nothing more; let calls end and their effects be written; give back what was not begun."""
-        self._stopping.set()
-        self._woken.set()
+        """Take nothing more, finish running calls and write their results, release what was not started."""
+        self.request_stop()
         for dispatcher in self._dispatchers.values():
             dispatcher.halt()
-        await self._taking_over.wait()
+        await self._take_ended.wait()
         for dispatcher in self._dispatchers.values():
             await dispatcher.quiet()
         await self.writer.drained()
         await self._release()
 
     async def stop(self) -> None:
-        """Cut the calls that run, write what has ended, give back the rest."""
-        self._stopping.set()
-        self._woken.set()
-        await self._taking_over.wait()
+        """Cancel running calls, write the results that there are, release the rest."""
+        self.request_stop()
+        await self._take_ended.wait()
         for dispatcher in self._dispatchers.values():
             await dispatcher.close()
         with suppress(TimeoutError):
@@ -168,73 +209,62 @@ class PollConsumer:
 
     async def _release(self) -> None:
         self._unstarted += [work.group for work in self._works if not work.abandoned]
-        for dispatcher in self._dispatchers.values():
-            dispatcher.abandon()
-        for work in self._works:
-            work.abandoned = True
-        self._works.clear()
+        self._abandon_all()
         for _ in range(RELEASE_TRIES):
             try:
                 await self._release_unstarted()
             except UNAVAILABLE as error:
-                _log.warning("polls.not_given_back", groups=len(self._unstarted), error=repr(error))
-                await asyncio.sleep(AWAY_S)
+                _log.warning("polls.not_released", groups=len(self._unstarted), error=repr(error))
+                await asyncio.sleep(RETRY_S)
             else:
                 return
 
     async def _release_unstarted(self) -> None:
-        """Give back what is ours and nobody carries out; what fails is tried again before anything else is taken."""
+        """Release groups that were taken and not started; what fails is tried again before more is taken."""
         if self._unstarted:
             await self._source.release(self._unstarted)
             self._unstarted = []
 
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since the loop looked for turns."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
-
     def _session_lost(self) -> None:
-        """What we hold is somebody else's now, or will be."""
+        self._abandon_all()
+        self._unstarted = []
+
+    def _abandon_all(self) -> None:
         for work in self._works:
             work.abandoned = True
         self._works.clear()
-        self._unstarted = []
         for dispatcher in self._dispatchers.values():
             dispatcher.abandon()
 
     def _over(self, work: GroupWork) -> None:
         self._works.discard(work)
-        self._woken.set()
-
-    @property
-    def dispatchers(self) -> Sequence[PartnerDispatcher]:
-        """The partners that are served here."""
-        return list(self._dispatchers.values())
+        self.wakeup.set()
 
     # ------------------------------------------------------------------ taking
 
     async def _round(self) -> bool:
-        """Take what there is room for; true when it is worth while to look again at once."""
+        """Take what there is room for; return whether to take again at once."""
         if monotonic() - self._partners_at_s >= PARTNERS_S:
             self._adopt(await list_partners(self._pool))
             self._partners_at_s = monotonic()
         self._drop_superseded()
-        await self._drop_over()
+        await self._drop_ended()
         await self._release_unstarted()
         room = {number: dispatcher.room() for number, dispatcher in self._dispatchers.items()}
         groups = await self._source.take({number: most for number, most in room.items() if most})
-        self._leave_lost()
+        self._abandon_lost()
         if not groups:
             return False
-        self._unstarted = list(groups)  # until they are begun: what fails here would be ours, and nobody's, for ever
-        prepared = await consumer_store.prepare(self._pool, groups)
-        await self._know_accounts(groups)
-        for group, known in zip(groups, prepared, strict=True):
-            self._begin(group, known)
+        self._unstarted = list(groups)  # so that a failure before they are started releases them
+        prepared = await prepare(self._pool, groups)
+        await self._read_accounts(groups)
+        for group, facts in zip(groups, prepared, strict=True):
+            self._begin(group, facts)
         self._unstarted = []
         return True
 
-    def _leave_lost(self) -> None:
-        """Begin no more of turns that were taken away: whoever has them now asks for the same."""
+    def _abandon_lost(self) -> None:
+        """Start no more polls of groups that this process lost: their new owner makes them."""
         for work in [one for one in self._works if self._source.has_lost(one.group)]:
             work.abandoned = True
             self._works.discard(work)
@@ -242,7 +272,7 @@ class PollConsumer:
 
     def _adopt(self, partners: Sequence[PartnerRow]) -> None:
         for number in self._dispatchers.keys() - {partner.partner_no for partner in partners}:
-            self._dispatchers[number].courier = None  # nobody knows it any more; what waits is superseded in time
+            self._dispatchers[number].courier = None  # the partner was deleted; what waits is superseded in time
         for partner in partners:
             settings = settings_of(partner.settings)
             courier = None if settings is None else self._courier_of(partner.name, settings)
@@ -264,14 +294,14 @@ class PollConsumer:
             self._contract,
             self.writer,
             calls_max=self._calls_max,
-            low=self._woken.set,
+            low=self.wakeup.set,
         )
         if self._group is not None:
             self._group.create_task(dispatcher.run())
         return dispatcher
 
     def _drop_superseded(self) -> None:
-        """Drop what waits and whose next turn is due; looked for a few times a second, since it walks what waits."""
+        """Drop waiting polls whose tracker's next poll is due; every ``TAKE_S`` at most, since it walks them all."""
         if monotonic() - self._swept_s < TAKE_S or not self._contract.clock.known:
             return
         self._swept_s = monotonic()
@@ -280,42 +310,42 @@ class PollConsumer:
             for dispatcher in self._dispatchers.values():
                 dispatcher.drop_superseded(now_s)
 
-    async def _drop_over(self) -> None:
-        """Drop what waits and whose tracker has ended since its turn was taken; what is tried again may wait long."""
+    async def _drop_ended(self) -> None:
+        """Drop waiting polls whose tracker has ended since its group was taken; a retry may wait long."""
         if monotonic() - self._over_at_s < OVER_S:
             return
         self._over_at_s = monotonic()
         waiting = {tracker_id for dispatcher in self._dispatchers.values() for tracker_id in dispatcher.waiting()}
-        over = await consumer_store.over(self._pool, waiting) if waiting else frozenset()
-        if over:
+        ended = await _ended(self._pool, waiting) if waiting else frozenset()
+        if ended:
             for dispatcher in self._dispatchers.values():
-                dispatcher.drop_over(over)
+                dispatcher.drop_over(ended)
 
-    async def _know_accounts(self, groups: Sequence[PollGroup]) -> None:
+    async def _read_accounts(self, groups: Sequence[PollGroup]) -> None:
         if len(self._accounts) > ACCOUNTS_MAX:
             self._accounts.clear()
         unknown = {number for group in groups for number in group.account_nos} - self._accounts.keys()
         if unknown:
-            self._accounts.update(await consumer_store.account_names(self._pool, sorted(unknown)))
+            self._accounts.update(await self._pool.fetch(SQL["account_names"], sorted(unknown)))
 
-    def _begin(self, group: PollGroup, known: PreparedGroup) -> None:
-        """Leave out what is done or stands there again, drop what is superseded or over, and queue the rest.
+    def _begin(self, group: PollGroup, facts: PreparedGroup) -> None:
+        """Skip polls that are done or listed twice, drop those that are superseded or over, and queue the rest.
 
-        A turn without a slot has no end, and one that is due ahead is of no relay: nobody is asked for them.
+        A group without a slot has no end, and one that is due ahead was not sent by a relay: no call is made for them.
         """
-        interval = known.interval_minutes or 0
+        interval = facts.interval_minutes or 0
         superseded_at_s = (group.due_at + timedelta(minutes=interval)).timestamp() if interval else -math.inf
-        ids = [] if group.due_at.timestamp() > known.now_s + AHEAD_MAX_S else group.ids
+        ids = [] if group.due_at.timestamp() > facts.now_s + AHEAD_MAX_S else group.ids
         work = GroupWork(group, interval, superseded_at_s, left=0)
         self._works.add(work)
         dispatcher = self._dispatchers[group.partner_no]
         dispatcher.note_group(len(group.ids))
-        todo, seen = list[QueuedPoll](), set(known.done)
+        todo, seen = list[QueuedPoll](), set(facts.done)
         for tracker_id, account_no, external_id in zip(ids, group.account_nos, group.external_ids, strict=bool(ids)):
             if tracker_id in seen:
                 continue
             seen.add(tracker_id)
-            if tracker_id in known.over or known.now_s >= superseded_at_s:
+            if tracker_id in facts.over or facts.now_s >= superseded_at_s:
                 work.dropped += 1
                 continue
             account_id = self._accounts.get(account_no) or str(account_no)
@@ -324,31 +354,22 @@ class PollConsumer:
         if todo:
             dispatcher.put(todo)
         else:
-            self.writer.look_at(work)
-
-
-# What a consumer of polls counts, for the metrics of its process.
+            self.writer.write_soon(work)
 
 
 def consumer_source(consumer: PollConsumer) -> Source:
-    """Return what reads a consumer."""
+    """Return what reads a consumer's figures for the metrics of its process."""
 
     def read() -> Sequence[Sample]:
         writer = consumer.writer
-        samples = [
+        return [
             Sample("tickwright_polls_done_total", writer.polled),
-            Sample("tickwright_poll_news_total", writer.news),
+            Sample("tickwright_poll_news_total", writer.events),
             Sample("tickwright_polls_late_total", writer.late),
             Sample("tickwright_polls_superseded_total", writer.superseded),
             Sample("tickwright_poll_lost_answers_total", writer.lost),
             Sample("tickwright_poll_answer_backlog", writer.unwritten),
-        ]
-        return [
-            *samples,
-            *(
-                Sample("tickwright_polls_held", dispatcher.held, (dispatcher.name,))
-                for dispatcher in consumer.dispatchers
-            ),
+            *(Sample("tickwright_polls_held", one.held, (one.name,)) for one in consumer.dispatchers),
         ]
 
     return read

@@ -1,4 +1,4 @@
-"""How a user plugs in a partner: a function from a poll to an answer, or a configuration that makes one."""
+"""Couriers: the function that calls a partner, from a poll to an answer, and the registry of a program's couriers."""
 
 import inspect
 import re
@@ -21,13 +21,13 @@ _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What is to be asked for.
+    """One call to make.
 
     Attributes:
         id: Of the message, ``poll_<tracker id>_<due second>``; the same one whenever this poll is tried again.
-        external_id: What the partner calls it: the tracking number.
-        due_at: When it was to be asked for.
-        timeout: After which the call is given up.
+        external_id: The partner's id: the tracking number.
+        due_at: When the poll was due.
+        timeout: The call is cancelled after it.
     """
 
     id: str
@@ -44,7 +44,7 @@ class ScanEvent:
     """Something that happened to the tracked thing.
 
     Attributes:
-        at: When, as the partner says; aware.
+        at: When, by the partner's clock; aware.
         text: At most 500 characters.
     """
 
@@ -54,14 +54,14 @@ class ScanEvent:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a partner said.
+    """What a partner answered.
 
     Attributes:
-        status: 1 to 100 characters; ``None`` when it knows nothing of it, which changes nothing.
-        at: When the status came to be; aware. Older than what is known already is stale and changes nothing.
-        events: At most 100, in any order. Those that were not told before are news, whatever the status; one that comes
-            when ten later ones are known is not told.
-        terminal: Nothing more will come: the tracker ends. Also when the partner's settings list the status.
+        status: 1 to 100 characters; ``None`` when the partner does not know it, which changes nothing.
+        at: Since when the status holds; aware. A status older than the known one is stale and changes nothing.
+        events: At most 100, in any order. Events that were not published before are published, whatever the status; one
+            that is older than ten known events is not.
+        terminal: The tracker ends. It also ends when the partner's settings list the status.
     """
 
     status: str | None
@@ -70,9 +70,9 @@ class Answer:
     terminal: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what could not be written: one bad answer must not hold up those that are written with it.
+        """Refuse what cannot be written, so that one bad answer does not delay others.
 
-        The events are a tuple from here on, so that a list that the caller goes on filling changes nothing.
+        The events become a tuple, so that later changes of a list have no effect.
 
         Raises:
             Rejected: ``invalid_answer``. Permanent.
@@ -85,7 +85,7 @@ class Answer:
             raise _invalid(f"status: 1 to {STATUS_CHARS_MAX} characters")
         for text in (self.status or "", *(event.text for event in self.events)):
             if _UNWRITABLE.search(text):
-                raise _invalid("PostgreSQL cannot keep a text with NUL or half a character in it")
+                raise _invalid("PostgreSQL cannot store a text with NUL or half a character in it")
         if any(len(event.text) > EVENT_TEXT_CHARS_MAX for event in self.events):
             raise _invalid(f"events: a text has at most {EVENT_TEXT_CHARS_MAX} characters")
         for at in (self.at, *(event.at for event in self.events)):
@@ -94,14 +94,14 @@ class Answer:
 
 
 def _check_types(answer: Answer) -> None:
-    for name, kind, words in (
+    for name, kind, expected in (
         ("status", str | None, "a text or None"),
         ("at", datetime | None, "an aware datetime or None"),
         ("terminal", bool, "True or False"),
     ):
         value: object = getattr(answer, name)
         if not isinstance(value, kind):
-            raise _invalid(f"{name}: {words}, not {type(value).__name__}")
+            raise _invalid(f"{name}: {expected}, not {type(value).__name__}")
 
 
 def _events_of(given: Iterable[ScanEvent]) -> tuple[ScanEvent, ...]:
@@ -127,10 +127,10 @@ Courier: TypeAlias = Callable[[Poll], Awaitable[Result]]
 
 @dataclass(frozen=True, slots=True)
 class DeclaredPartner:
-    """A partner that a program brings.
+    """A partner that a program declares.
 
     Attributes:
-        settings: Its limits, checked, as they are kept in ``tickwright.partners``.
+        settings: Its limits, checked, as ``tickwright.partners`` stores them.
     """
 
     name: str
@@ -162,5 +162,5 @@ class CourierRegistry:
         return None if found is None else found.courier
 
     def all(self) -> list[DeclaredPartner]:
-        """Return every partner that the program brings."""
+        """Return every partner that the program declares."""
         return list(self._partners.values())

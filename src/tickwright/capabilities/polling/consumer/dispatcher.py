@@ -1,7 +1,7 @@
-"""One partner as a consumer serves it: its polls in order, a call for each permit, and what failed tried again later.
+"""The dispatcher of one partner: its polls in order, a call for each permit, and failed polls again later.
 
-A desk knows one partner only, so a slow one cannot hold up another. A poll that fails or is throttled is never burned:
-it waits, longer each time, until it succeeds or its tracker's next turn is due. Others of its partner come before it.
+Each partner has a dispatcher of its own, so a slow partner cannot delay another. A poll that fails or is throttled is
+kept: it waits, longer each time, until it succeeds or its tracker's next poll is due. Other polls go before it.
 """
 
 import asyncio
@@ -36,22 +36,21 @@ _log = structlog.get_logger("tickwright.polls")
 
 
 class QueuedPoll(NamedTuple):
-    """One poll of a turn."""
+    """One poll of a group; ``failures`` counts its calls that failed or were throttled."""
 
     work: GroupWork
     tracker_id: int
     external_id: str
     account_id: str
     failures: int = 0
-    """Calls that failed or were throttled."""
 
 
 class PartnerDispatcher:
-    """See the module's text.
+    """Makes the calls of one partner.
 
     Args:
         calls_max: Calls at once in this process, whatever the partner allows.
-        low: Called when more polls could be taken.
+        low: Called when more polls can be taken.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class PartnerDispatcher:
         self._per_s = 0.0
         self._dispatcher: asyncio.Task[None] | None = None
 
-    # ------------------------------------------------------------------ how much
+    # ------------------------------------------------------------------ room
 
     @property
     def held(self) -> int:
@@ -90,7 +89,7 @@ class PartnerDispatcher:
         return len(self._queue) + len(self._later) + len(self._running)
 
     def room(self) -> int:
-        """Return how many turns to take."""
+        """Return how many groups to take."""
         if self._stopping or self.courier is None or self._writer.backlog > BACKLOG_MAX:
             return 0
         wanted = self._wanted()
@@ -100,7 +99,7 @@ class PartnerDispatcher:
         return max(1, min(100, round((wanted - waiting) / self._group_polls)))
 
     def _wanted(self) -> int:
-        """Enough for a few seconds at the pace of the last ones, and no more than the partner's budget lets through."""
+        """Return polls for a few seconds at the present pace, and no more than the partner's budget allows."""
         now = monotonic()
         if now - self._begun_s >= 1.0:
             self._per_s = self._ended / (now - self._begun_s)
@@ -113,29 +112,29 @@ class PartnerDispatcher:
         return max(1, min(HELD_MAX, int(wanted)))
 
     def note_group(self, polls: int) -> None:
-        """Learn how large turns are."""
+        """Note how large groups are."""
         self._group_polls += (polls - self._group_polls) / 8
 
     # ------------------------------------------------------------------ polls in and out
 
     def put(self, items: list[QueuedPoll]) -> None:
-        """Carry these out, in their order."""
+        """Queue polls, in their order."""
         self._queue.extend(items)
         self._changed.set()
 
     def drop_superseded(self, now_s: float) -> None:
-        """Drop what waits and whose tracker's next turn is due; what runs may end."""
-        self._drop_all(lambda item: now_s >= item.work.superseded_at_s)
+        """Drop waiting polls whose tracker's next poll is due; running calls may end."""
+        self._drop_waiting(lambda item: now_s >= item.work.superseded_at_s)
 
     def waiting(self) -> set[int]:
-        """Return the trackers of all polls that wait."""
+        """Return the trackers of all waiting polls."""
         return {item.tracker_id for item in self._all_waiting()}
 
     def drop_over(self, tracker_ids: AbstractSet[int]) -> None:
-        """Drop what waits for these trackers, which have ended; what runs may end."""
-        self._drop_all(lambda item: item.tracker_id in tracker_ids)
+        """Drop waiting polls of these trackers, which have ended; running calls may end."""
+        self._drop_waiting(lambda item: item.tracker_id in tracker_ids)
 
-    def _drop_all(self, unwanted: Callable[[QueuedPoll], bool]) -> None:
+    def _drop_waiting(self, unwanted: Callable[[QueuedPoll], bool]) -> None:
         gone = [item for item in self._all_waiting() if unwanted(item)]
         self._remove(unwanted)
         for item in gone:
@@ -155,14 +154,14 @@ class PartnerDispatcher:
         work.left -= 1
         work.dropped += 1
         if work.left == len(work.answers):
-            self._writer.look_at(work)
+            self._writer.write_soon(work)
 
     def forget_abandoned(self) -> None:
-        """Forget what waits of turns that were abandoned one by one; calls that run may end."""
+        """Remove waiting polls of abandoned groups; running calls may end."""
         self._remove(lambda item: item.work.abandoned)
 
     def abandon(self) -> None:
-        """Forget everything: the turns are somebody else's now, and what still runs counts for nothing."""
+        """Remove every poll and cancel running calls: this process does not own the groups any more."""
         for item in self._all_waiting():
             item.work.abandoned = True
         self._remove(lambda _: True)
@@ -201,11 +200,11 @@ class PartnerDispatcher:
             now = monotonic()
             while self._later and self._later[0][0] <= now:
                 self._queue.append(heapq.heappop(self._later)[2])
-            while self._queue and self._queue[0].work.abandoned:  # an effect was refused: it is somebody else's
+            while self._queue and self._queue[0].work.abandoned:  # its group was lost
                 self._queue.popleft()
             if self._queue and self.courier is not None and not self._stopping and len(self._running) < self._calls_max:
                 return
-            if self.courier is None:  # nobody will make these calls here: ask for nothing
+            if self.courier is None:  # no courier here: request no permits
                 self.permits.expected = 0
             wait_s = self._later[0][0] - now if self._later and not self._queue else None
             try:
@@ -224,7 +223,7 @@ class PartnerDispatcher:
 
     async def _poll(self, item: QueuedPoll, courier: Courier, permit: Permit) -> None:
         try:
-            result = await (self._traced(item, courier) if traces.recording() else self._ask(item, courier))
+            result = await (self._traced_call(item, courier) if traces.recording() else self._call(item, courier))
         except BaseException:
             permit.close(None)
             if not item.work.abandoned:
@@ -237,18 +236,18 @@ class PartnerDispatcher:
             self._writer.add(item.work, item.tracker_id, result, terminal=ends)
             return
         permit.close(result)
-        self._again(item, result)
+        self._retry_later(item, result)
 
-    async def _traced(self, item: QueuedPoll, courier: Courier) -> Result:
-        """Ask inside a span: a poll is a trace of its own, since nobody asked for it."""
+    async def _traced_call(self, item: QueuedPoll, courier: Courier) -> Result:
+        """Call inside a span; a poll is a trace of its own, since no request caused it."""
         facts: dict[str, str | int] = {"tickwright.partner": self.name, "tickwright.tracker_id": item.tracker_id}
         with traces.attempting("polls", None, facts) as span:
-            result = await self._ask(item, courier)
+            result = await self._call(item, courier)
             if not isinstance(result, Answer):
                 traces.fail(span, "throttled" if isinstance(result, Throttled) else "failed")
             return result
 
-    async def _ask(self, item: QueuedPoll, courier: Courier) -> Result:
+    async def _call(self, item: QueuedPoll, courier: Courier) -> Result:
         poll = Poll(
             f"poll_{item.tracker_id}_{int(item.work.group.due_at.timestamp())}",
             item.tracker_id,
@@ -277,32 +276,32 @@ class PartnerDispatcher:
             return Failed(f"the function of {self.name} returned {type(result).__name__} instead of an Answer")
         return outcome
 
-    def _again(self, item: QueuedPoll, result: Throttled | Failed) -> None:
+    def _retry_later(self, item: QueuedPoll, result: Throttled | Failed) -> None:
         if item.work.abandoned:
             return
         wait_s = min(WAIT_MAX_S, WAIT_FIRST_S * 2.0 ** min(item.failures, DOUBLINGS_MAX))
-        if isinstance(result, Throttled):  # behind the silence of all come the others first: it may be about this poll
+        if isinstance(result, Throttled):  # after the silence other polls go first: it may be about this one
             wait_s += result.retry_after.total_seconds()
         heapq.heappush(
             self._later, (monotonic() + wait_s, next(self._order), item._replace(failures=item.failures + 1))
         )
         self._changed.set()
 
-    # ------------------------------------------------------------------ the end
+    # ------------------------------------------------------------------ stopping
 
     def halt(self) -> None:
-        """Begin no further call."""
+        """Start no further call."""
         self._stopping = True
         self.permits.expected = 0
 
     async def quiet(self) -> None:
-        """Begin no further call; return when those that run are over."""
+        """Start no further call; return when running calls have ended."""
         self.halt()
         while self._running:
             await asyncio.wait(self._running)
 
     async def close(self) -> None:
-        """Cut what runs."""
+        """Cancel running calls."""
         self.halt()
         tasks = [*self._running, *([self._dispatcher] if self._dispatcher is not None else [])]
         for task in tasks:

@@ -1,19 +1,19 @@
-"""A partner by configuration only: a URL with the tracking number in it, and where the status is in its JSON answer.
+"""A courier by configuration only: a URL with the tracking number in it, and paths into the JSON answer.
 
 ::
 
     [partners.acme.http]
     url = "https://api.acme.example/track/{external_id}"
     headers = { authorization = "Bearer ${env:ACME_TOKEN}" }
-    status = "shipment.status"                  # a path into the answer; numbers are places in lists
+    status = "shipment.status"                  # a path into the answer; numbers are list indexes
     at = "shipment.updated_at"                  # optional: ISO 8601, or seconds since 1970
     events = "shipment.scans"                   # optional: a list
     event_at = "time"                           # paths into one of them
     event_text = "description"
     statuses = { PU = "picked_up", OK = "Delivered" }   # others stay as they are
-    unknown = [404, 410]                        # HTTP statuses that mean: nothing is known of it
+    unknown = [404, 410]                        # HTTP statuses that mean: unknown to the partner
 
-Pure; ``courier_http`` makes the calls. Trusts nothing that comes back.
+Answers are not trusted: the body is bounded, redirects are not followed, addresses are guarded.
 """
 
 import math
@@ -49,7 +49,7 @@ from tickwright.partners.outcomes import Answered, Failed
 from tickwright.partners.outcomes import outcome_of as outcome_of_status
 from tickwright.ports.ids import unix_seconds
 
-PLACE = "{external_id}"
+PLACEHOLDER = "{external_id}"
 BODY_BYTES_MAX = 256 * 1024
 HEADERS_MAX = 32
 HEADER_CHARS_MAX = 4096
@@ -57,14 +57,14 @@ STATUSES_MAX = 1000
 PATH_CHARS_MAX = 200
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
-_NOT_YOURS = frozenset(
+_RESERVED_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect", "cookie"}
 )
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSchema:
-    """What the table says; see the module's text."""
+    """The fields of the table; see the module's docstring."""
 
     url: str
     headers: Mapping[str, str]
@@ -78,13 +78,13 @@ class HttpSchema:
 
 
 def read_http(table: Any, problems: list[str], *, where: str, secrets: Secrets) -> HttpSchema | None:
-    """Return what ``table`` says with its secrets put in; ``None`` with a line in ``problems`` per mistake."""
+    """Return the schema that ``table`` defines, with secrets; ``None`` with a line in ``problems`` per mistake."""
     before = len(problems)
     values = read_fields(table, _readers(secrets), problems, where=where)
     problems.extend(
         f"{where}.{name}: missing; {remedy}"
         for name, remedy in (
-            ("url", f"such as https://api.example/track/{PLACE}"),
+            ("url", f"such as https://api.example/track/{PLACEHOLDER}"),
             ("status", "a path into the answer"),
         )
         if name not in table
@@ -109,12 +109,12 @@ def _readers(secrets: Secrets) -> Mapping[str, Reader]:
 
 
 def _url(value: Any) -> str:
-    if not isinstance(value, str) or value.count(PLACE) != 1:
-        raise bad(f"write a URL with {PLACE} in it once")
-    head, _, _ = value.partition(PLACE)
+    if not isinstance(value, str) or value.count(PLACEHOLDER) != 1:
+        raise bad(f"write a URL with {PLACEHOLDER} in it once")
+    head, _, _ = value.partition(PLACEHOLDER)
     if head.count("/") < 3:
-        raise bad(f"{PLACE} belongs into the path or the query, not into the host")
-    target = parse_target(value.replace(PLACE, "x"))
+        raise bad(f"{PLACEHOLDER} belongs in the path or the query, not in the host")
+    target = parse_target(value.replace(PLACEHOLDER, "x"))
     if not isinstance(target, WebTarget) or target.scheme not in {"http", "https"}:
         raise bad("write a URL with https:// (or an allowed http://)")
     return value
@@ -128,7 +128,7 @@ def _headers(value: Any, secrets: Secrets) -> dict[str, str]:
 
 def _header_name(name: str) -> str:
     lower = name.lower()
-    if not _HEADER_NAME.fullmatch(lower) or lower in _NOT_YOURS:
+    if not _HEADER_NAME.fullmatch(lower) or lower in _RESERVED_HEADERS:
         raise bad(f"the header {name[:80]!r} cannot be set")
     return lower
 
@@ -137,7 +137,7 @@ def _header_value(text: Any, secrets: Secrets) -> str:
     if not isinstance(text, str):
         raise bad("a header is a text; secrets are written ${env:NAME}")
     if text == MASK:
-        raise bad(f"{MASK} stands for a value that is not shown; write it again, as ${{env:NAME}}")
+        raise bad(f"{MASK} replaces a hidden value; write the value again, as ${{env:NAME}}")
     try:
         whole = resolve_references(text, secrets)
     except Rejected as error:
@@ -167,42 +167,42 @@ def _unknown(value: Any) -> frozenset[int]:
     return frozenset(value)
 
 
-def answer_of(body: bytes, terms: HttpSchema) -> Answer | Failed:
-    """Return what a body says. Pure.
+def answer_of(body: bytes, schema: HttpSchema) -> Answer | Failed:
+    """Return the answer in a body. Pure.
 
-    A body that is too large, is not JSON or has no status where it should be is a failed call: the partner is not
-    what the configuration says.
+    A body that is too large, is not JSON or has no status at its path is a failed call: the partner does not match the
+    configuration.
     """
     if len(body) > BODY_BYTES_MAX:
         return Failed(f"the answer is larger than {BODY_BYTES_MAX} bytes")
     try:
         document = msgspec.json.decode(body)
-        status = value_at(document, terms.status)
+        status = value_at(document, schema.status)
         if not isinstance(status, str | int) or isinstance(status, bool):
-            return Failed(f"the answer has no status at {terms.status}")
-        text = (terms.statuses or {}).get(str(status), str(status))
-        at = _instant(value_at(document, terms.at)) if terms.at else None
-        return Answer(text, at, _events(document, terms))
+            return Failed(f"the answer has no status at {schema.status}")
+        text = (schema.statuses or {}).get(str(status), str(status))
+        at = _instant(value_at(document, schema.at)) if schema.at else None
+        return Answer(text, at, _events(document, schema))
     except (msgspec.DecodeError, ValueError, OverflowError, OSError, RecursionError, Rejected) as error:
-        why = error.message if isinstance(error, Rejected) else type(error).__name__  # whose text quotes the answer
+        why = error.message if isinstance(error, Rejected) else type(error).__name__  # its text would quote the answer
         return Failed(f"the answer cannot be read: {why}")
 
 
-def _events(document: Any, terms: HttpSchema) -> tuple[ScanEvent, ...]:
-    found = value_at(document, terms.events) if terms.events else None
+def _events(document: Any, schema: HttpSchema) -> tuple[ScanEvent, ...]:
+    found = value_at(document, schema.events) if schema.events else None
     if not isinstance(found, list):
         return ()
     events = []
     for one in found:
-        at = _instant(value_at(one, terms.event_at))
+        at = _instant(value_at(one, schema.event_at))
         if at is not None:
-            text = str(value_at(one, terms.event_text) or "").replace("\0", "")
+            text = str(value_at(one, schema.event_text) or "").replace("\0", "")
             events.append(ScanEvent(at, text[:EVENT_TEXT_CHARS_MAX]))
     return tuple(sorted(events, key=attrgetter("at"))[-EVENTS_MAX:])
 
 
 def value_at(document: Any, path: str) -> Any:
-    """Return what stands at a dotted path, ``None`` for nothing."""
+    """Return the value at a dotted path; ``None`` without one."""
     for name in path.split("."):
         if isinstance(document, Mapping):
             document = document.get(name)
@@ -222,37 +222,33 @@ def _instant(value: Any) -> datetime | None:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-# Asks a partner that is configuration only, by HTTP; ``courier_terms`` says what the configuration means.
-#
-# Trusts nothing that comes back: the body is bounded, redirects are not followed, addresses are guarded.
-
 DOTS = frozenset({"", ".", ".."})
 
 
 class HttpCourier:
-    """Asks one partner by ``GET``.
+    """Calls one partner by ``GET``.
 
     Args:
-        terms: How.
+        schema: Of its URL and answers.
         allow: Networks that may be reached besides public addresses.
-        connections_max: To this partner; a partner has connections of its own, so a slow one takes nobody else's.
+        connections_max: To this partner; each partner has connections of its own, so a slow one blocks no other.
 
     Raises:
         Rejected: ``ssrf_blocked``, the URL names an address that must not be reached. Permanent.
     """
 
-    def __init__(self, terms: HttpSchema, *, allow: AllowList, connections_max: int) -> None:
-        self._terms = terms
+    def __init__(self, schema: HttpSchema, *, allow: AllowList, connections_max: int) -> None:
+        self._schema = schema
         self._headers = {"user-agent": "Tickwright", "accept": "application/json", "accept-encoding": "identity"}
-        self._headers.update(terms.headers)
-        self._tls = check_url(terms.url, allow).tls
-        head, _, tail = terms.url.partition(PLACE)
+        self._headers.update(schema.headers)
+        self._tls = check_url(schema.url, allow).tls
+        head, _, tail = schema.url.partition(PLACEHOLDER)
         self._head, self._tail = head, tail
         self._sessions = GuardedSessions(allow=allow, connections_max=2 * connections_max)
 
     async def __call__(self, poll: Poll) -> Result:
-        """Return what the partner says; never raises for its doing."""
-        if poll.external_id in DOTS:  # every server reads these as a way out of the template's folder
+        """Return what the partner answers; never raises for a failed call."""
+        if poll.external_id in DOTS:  # servers read these as folders above the template's
             return Answer(None)
         generation = self._sessions.acquire(tls=self._tls)
         try:
@@ -272,14 +268,14 @@ class HttpCourier:
             outcome = outcome_of_status(response.status, response.headers.get("retry-after"), now_unix_s=now_s)
             if not isinstance(outcome, Answered):
                 return outcome
-            if response.status in self._terms.unknown:
+            if response.status in self._schema.unknown:
                 return Answer(None)
             if response.status >= 300:
                 return Failed(f"HTTP {response.status}")
             body = await _body(response)
         finally:
             response.release()
-        return answer_of(body, self._terms)
+        return answer_of(body, self._schema)
 
     async def aclose(self) -> None:
         """Close its connections. Twice is harmless."""
@@ -287,14 +283,14 @@ class HttpCourier:
 
 
 def check_url(url: str, allow: AllowList) -> WebTarget:
-    """Return where a template leads, unless it is not HTTP or its address must not be reached.
+    """Return the target of a template, unless it is not HTTP or its address must not be reached.
 
     Raises:
         Rejected: ``invalid_target``, ``ssrf_blocked``. Permanent.
     """
-    target = parse_target(url.replace(PLACE, "x"))
+    target = parse_target(url.replace(PLACEHOLDER, "x"))
     if not isinstance(target, WebTarget):
-        raise Rejected("invalid_target", "A partner is asked by https:// (or an allowed http://).")
+        raise Rejected("invalid_target", "A partner is called by https:// (or an allowed http://).")
     reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=allow)
     if reason is not None:
         raise Rejected("ssrf_blocked", blocked(reason).reason, reason=reason)

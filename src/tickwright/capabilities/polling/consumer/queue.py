@@ -1,8 +1,8 @@
-"""Polls that wait inside PostgreSQL, where there is no Kafka: claimed under the session's token, as jobs are.
+"""The queue of polls inside PostgreSQL, alone without Kafka or beside a log: groups are claimed as jobs are.
 
-Who declares a session lost gives its turns back in the same transaction. Trusts the row alone: a turn is ours while
-its row has our token and the instant of our take, and a result is written only under a lock on that row. What is
-its own and was not handed out here, or could not be given back, is released as the claim gate says.
+A group belongs to this process while its row has the session's token and the instant of the take; a result is written
+only under a lock on that row. The transaction that declares a session lost releases its groups. Rows under the token
+that were not handed out here, or could not be released, are released as the claim gate says.
 """
 
 import math
@@ -25,14 +25,11 @@ _SQL = load("tickwright.capabilities.polling.sql", "poll_queue.sql")
 _log = structlog.get_logger("tickwright.polls")
 
 _Take: TypeAlias = tuple[int, int, datetime | None]
-"""One take of one turn: its key, the token, and when."""
+"""One take of one group: its key, the token, and when."""
 
 
 class QueueSource:
-    """Implements :class:`tickwright.ports.polls.PollSource` on ``tickwright.poll_queue``.
-
-    One per session: what is under its token and was not handed out here is given back.
-    """
+    """Implements :class:`tickwright.ports.polls.PollSource` on ``tickwright.poll_queue``; one per session."""
 
     def __init__(self, pool: Pool, session: Session) -> None:
         self._pool, self._session = pool, session
@@ -40,7 +37,7 @@ class QueueSource:
         self._gate = ClaimGate(pool.acquire, session, "polls", self._strays)
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
-        """Claim turns under the session's token."""
+        """Claim groups under the session's token."""
         if not self._session.holds() or not room:
             return []
         async with self._gate.claiming() as (token, number):
@@ -54,7 +51,7 @@ class QueueSource:
         return int(await connection.fetchval(_SQL["strays"], token, *known))
 
     async def hold(self, connection: Connection, groups: Sequence[PollGroup]) -> Sequence[PollGroup]:
-        """Lock the rows that are as we took them still."""
+        """Lock the rows that are unchanged since the take."""
         held = {(row[0], row[1], row[2]) for row in await connection.fetch(_SQL["hold"], *_columns(groups))}
         self._handed -= _takes(groups) - held
         return [group for group in groups if _take(group) in held]
@@ -64,15 +61,15 @@ class QueueSource:
         await connection.execute(_SQL["finish"], [group.key for group in groups])
 
     async def finished(self, groups: Sequence[PollGroup]) -> None:
-        """Forget them: deleting was part of the transaction."""
+        """Forget them; their rows were deleted in the transaction."""
         self._handed -= _takes(groups)
 
     def has_lost(self, group: PollGroup) -> bool:
-        """Whether it is of a session that we have no more."""
+        """Return whether it belongs to an earlier session."""
         return group.owner != self._session.token
 
     async def release(self, groups: Sequence[PollGroup]) -> None:
-        """Let others take them; where that fails they are strays, which the gate gives back."""
+        """Release them; rows that cannot be released now are strays, which the gate releases."""
         try:
             await self._release_rows(groups)
         except BaseException:
@@ -98,38 +95,34 @@ def _columns(groups: Sequence[PollGroup]) -> tuple[list[int], list[int], list[da
 
 
 async def reclaim(connection: Any, tokens: Sequence[int]) -> None:
-    """Give back the turns of lost sessions and of those that are gone.
-
-    For every process that may declare one lost, whatever its role; in that transaction.
-    """
+    """Release the groups of lost and deleted sessions, in the transaction that declares them lost."""
     groups = await connection.fetchval(_SQL["reclaim"], list(tokens))
     groups += await connection.fetchval(_SQL["orphans"])
     if groups:
         _log.warning("polls.reclaimed", sessions=list(tokens), groups=groups)
 
 
-# Two sources as one: polls from a log, and those that wait in the queue inside PostgreSQL beside it.
-#
-# The log parks there what its partner does not take, so what lies in the queue is older and goes first. Each turn goes
-# back to where it came from. Everything of the queue is locked before anything of the log, by everybody.
-
-LOOK_S = 1.0
+EMPTY_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parked(PollGroup):
-    """A turn that came from the queue."""
+    """A group that came from the queue."""
 
 
 class QueueBesideLog:
-    """Implements :class:`tickwright.ports.polls.PollSource` over both."""
+    """Implements :class:`tickwright.ports.polls.PollSource` over a log and the queue beside it.
+
+    The log parks in the queue what its partner does not accept, so groups of the queue are older and go first. Every
+    process locks rows of the queue before those of the log.
+    """
 
     def __init__(self, queue: PollSource, log: PollSource) -> None:
         self._queue, self._log = queue, log
         self._again_s = -math.inf
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
-        """Take what is parked, then what was read; where nothing was parked nobody looks for a second."""
+        """Take parked groups, then those of the log; an empty queue is not read again for a second."""
         parked = await self._take_parked(room)
         left = dict(room)
         for group in parked:
@@ -137,7 +130,7 @@ class QueueBesideLog:
         try:
             read = await self._log.take({partner_no: most for partner_no, most in left.items() if most > 0})
         except BaseException:
-            with suppress(Exception):  # what cannot be given back now is found and given back by the queue
+            with suppress(Exception):  # the queue finds and releases what cannot be released now
                 await self._queue.release(parked)
             raise
         return [*parked, *read]
@@ -147,40 +140,39 @@ class QueueBesideLog:
             return []
         groups = await self._queue.take(room)
         if not groups:
-            self._again_s = monotonic() + LOOK_S
+            self._again_s = monotonic() + EMPTY_WAIT_S
         names = [field.name for field in fields(PollGroup)]
         return [_Parked(*(getattr(group, name) for name in names)) for group in groups]
 
     async def hold(self, connection: Any, groups: Sequence[PollGroup]) -> Sequence[PollGroup]:
-        """Ask each for its own."""
-        parked, read = _parted(groups)
+        """Hold the groups of each source."""
+        parked, read = _split(groups)
         held = [*(await self._queue.hold(connection, parked))] if parked else []
         return [*held, *(await self._log.hold(connection, read))] if read else held
 
     async def finish(self, connection: Any, groups: Sequence[PollGroup]) -> None:
-        """Tell each of its own."""
-        parked, read = _parted(groups)
+        """Finish the groups of each source."""
+        parked, read = _split(groups)
         await self._queue.finish(connection, parked)
         await self._log.finish(connection, read)
 
     async def finished(self, groups: Sequence[PollGroup]) -> None:
-        """Tell each of its own."""
-        parked, read = _parted(groups)
+        """Report the finished groups of each source."""
+        parked, read = _split(groups)
         await self._queue.finished(parked)
         await self._log.finished(read)
 
     def has_lost(self, group: PollGroup) -> bool:
-        """Ask where it came from."""
+        """Return whether its source has lost it."""
         return (self._queue if isinstance(group, _Parked) else self._log).has_lost(group)
 
     async def release(self, groups: Sequence[PollGroup]) -> None:
-        """Give each its own back; first those that cost no database."""
-        parked, read = _parted(groups)
+        """Release the groups of each source; those of the log first, which need no database."""
+        parked, read = _split(groups)
         await self._log.release(read)
         if parked:
             await self._queue.release(parked)
 
 
-def _parted(groups: Sequence[PollGroup]) -> tuple[list[PollGroup], list[PollGroup]]:
-    """Return those of the queue and those of the log."""
+def _split(groups: Sequence[PollGroup]) -> tuple[list[PollGroup], list[PollGroup]]:
     return [group for group in groups if isinstance(group, _Parked)], [t for t in groups if not isinstance(t, _Parked)]

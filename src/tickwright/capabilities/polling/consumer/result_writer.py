@@ -1,18 +1,18 @@
-"""Writes what polls brought: many answers in one transaction, which counts only while their turns are ours.
+"""The result writer: writes many answers in one transaction, which counts only while this process owns their groups.
 
-The first answer after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``, so a crash
-loses the record of at most that much: those polls are made again, by whoever takes the turn. While the database is
-away answers wait; when a turn was lost meanwhile, its answers are dropped and counted.
+The first answer after a pause is written at once; further ones collect for at most ``FLUSH_GAP_S``. A crash loses at
+most those: the next owner of the group makes these polls again. While the database is unavailable answers wait; the
+answers of a group that is lost meanwhile are dropped and counted.
 
-A program may lock rows of trackers in a transaction of its own, for as long as it likes. An answer with news for such a
-tracker is left out, its turn does not end before it is written, and it is tried again once a second, in transactions
-without other answers. Further answers for the tracker wait behind it, so that they are written in their order.
+Another program may lock rows of trackers for as long as it likes. An answer that changes such a tracker is skipped, its
+group does not end before it is written, and it is tried again once a second, in transactions without other answers.
+Further answers for the tracker wait after it, so that they are written in order.
 """
 
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,63 +29,14 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import REFUSED, UNAVAILABLE, Connection, Pool
 from tickwright.store.queries import load
 
-# The consumer's side of the tables: what a turn needs to know beforehand, and the effect of many answers at once.
-
 SQL = load("tickwright.capabilities.polling.sql", "consumer.sql")
 EVENTS_KEPT = 10
-"""How many scan events a tracker keeps; ``write_results`` says it, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedGroup:
-    """What is known of a turn before it is carried out.
-
-    Attributes:
-        interval_minutes: ``None`` when its slot is gone.
-        now_s: The database's clock.
-        over: Trackers that are polled no more, or that have another partner or external id than the poll says.
-        done: Trackers whose poll of this second is done.
-    """
-
-    interval_minutes: int | None
-    now_s: float
-    over: frozenset[int]
-    done: frozenset[int]
-
-
-async def prepare(pool: Pool, groups: Sequence[PollGroup]) -> list[PreparedGroup]:
-    """Return what is known of each of ``turns``, in order."""
-    numbers = [n for n, group in enumerate(groups) for _ in group.ids]
-    rows = await pool.fetch(
-        SQL["prepare"],
-        list(range(len(groups))),
-        [group.slot_id for group in groups],
-        [group.due_at for group in groups],
-        [group.partner_no for group in groups],
-        numbers,
-        [tracker_id for group in groups for tracker_id in group.ids],
-        [external_id for group in groups for external_id in group.external_ids],
-    )
-    found = {row["n"]: row for row in rows}
-    return [
-        PreparedGroup(row["interval_minutes"], row["now_s"], frozenset(row["over"]), frozenset(row["done"]))
-        for row in (found[n] for n in range(len(groups)))
-    ]
-
-
-async def over(pool: Pool, tracker_ids: Iterable[int]) -> frozenset[int]:
-    """Return which of these trackers are polled no more."""
-    return frozenset(row["id"] for row in await pool.fetch(SQL["over"], sorted(tracker_ids)))
-
-
-async def account_names(pool: Pool, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the names of accounts by their numbers."""
-    return dict(await pool.fetch(SQL["account_names"], list(numbers)))
+"""Scan events that a tracker keeps; the query ``write_results`` has the same number."""
 
 
 @dataclass(slots=True)
 class GroupAnswers:
-    """Answers of one second, slot and partner: by tracker, with whether it ends it."""
+    """Answers of one second, slot and partner: by tracker, with whether the answer ends it."""
 
     interval_minutes: int
     answers: dict[int, tuple[Answer, bool]] = field(default_factory=dict)
@@ -96,49 +47,49 @@ Key = tuple[int, datetime, int]
 
 @dataclass(slots=True)
 class WrittenResults:
-    """What became of answers.
+    """What was written.
 
     Attributes:
         polled: Polls that are done now.
-        news: Trackers with news among them.
-        late: Polls that came after a tenth of their interval.
-        locked: Trackers whose rows other transactions lock: nothing of their answers is written.
+        events: Trackers among them with an event.
+        late: Polls that were made after a tenth of their interval.
+        locked: Trackers whose rows other transactions lock: none of their answers is written.
     """
 
     polled: int = 0
-    news: int = 0
+    events: int = 0
     late: int = 0
     locked: set[int] = field(default_factory=set)
 
 
 class UnwritableError(Exception):
-    """An answer cannot be made into values of a row: what is in it is not what its type says."""
+    """An answer cannot be converted to a row: a value does not have its declared type."""
 
 
 async def write_results(
-    connection: Connection, effects: Mapping[Key, GroupAnswers], destination: str
+    connection: Connection, results: Mapping[Key, GroupAnswers], destination: str
 ) -> WrittenResults:
-    """Write effects in a transaction that holds their turns.
+    """Write answers in a transaction that holds their groups.
 
-    Two turns of one tracker are written one after the other, so that the second is compared with what the first wrote;
-    where the tracker is locked, neither is written.
+    Two answers for one tracker are written one after the other, so that the second is compared with what the first
+    wrote; when the tracker is locked, neither is written.
 
     Raises:
-        UnwritableError: One of the answers; it would be raised again.
+        UnwritableError: One of the answers cannot be written. Permanent: do not retry it.
     """
-    await connection.execute(SQL["lock_turns"], *_columns(sorted(effects)))
+    await connection.execute(SQL["lock_turns"], *_columns(sorted(results)))
     written = WrittenResults()
-    for step in _steps(effects):
-        await _write(connection, effects, step, destination, written)
+    for step in _steps(results):
+        await _write(connection, results, step, destination, written)
     return written
 
 
-def _steps(effects: Mapping[Key, GroupAnswers]) -> list[list[Key]]:
-    """Return what is written at once: each tracker once, its turns in their order."""
+def _steps(results: Mapping[Key, GroupAnswers]) -> list[list[Key]]:
+    """Return what is written together: each tracker once in a step, its answers in order."""
     steps: dict[int, list[Key]] = defaultdict(list)
     next_step: dict[int, int] = {}
-    for key in sorted(effects, key=lambda key: key[1]):
-        trackers = effects[key].answers
+    for key in sorted(results, key=lambda key: key[1]):
+        trackers = results[key].answers
         step = max((next_step.get(tracker_id, 0) for tracker_id in trackers), default=0)
         steps[step].append(key)
         next_step.update(dict.fromkeys(trackers, step + 1))
@@ -146,7 +97,7 @@ def _steps(effects: Mapping[Key, GroupAnswers]) -> list[list[Key]]:
 
 
 async def count_dropped(connection: Connection, dropped: Sequence[tuple[Key, int]]) -> None:
-    """Count polls of turns that will not be carried out; behind ``write_results``, in its transaction."""
+    """Count polls that will not be made; after ``write_results``, in its transaction."""
     if dropped:
         await connection.execute(SQL["count_dropped"], *_columns([key for key, _ in dropped]), [n for _, n in dropped])
 
@@ -157,14 +108,14 @@ def _columns(keys: Sequence[Key]) -> list[list[Any]]:
 
 async def _write(
     connection: Connection,
-    effects: Mapping[Key, GroupAnswers],
+    results: Mapping[Key, GroupAnswers],
     keys: Sequence[Key],
     destination: str,
     written: WrittenResults,
 ) -> None:
     answers: dict[str, list[Any]] = defaultdict(list)
     for n, key in enumerate(keys):
-        for tracker_id, (answer, terminal) in effects[key].answers.items():
+        for tracker_id, (answer, terminal) in results[key].answers.items():
             if tracker_id in written.locked:
                 continue
             try:
@@ -175,7 +126,7 @@ async def _write(
         SQL["write_results"],
         list(range(len(keys))),
         *_columns(keys),
-        [effects[key].interval_minutes for key in keys],
+        [results[key].interval_minutes for key in keys],
         *(
             answers[name]
             for name in ("n", "id", "status", "at", "newest_at", "first_events", "last_events", "mark", "terminal")
@@ -183,7 +134,7 @@ async def _write(
         destination,
     )
     written.polled += row["polled"]
-    written.news += row["news"]
+    written.events += row["news"]
     written.late += row["late"]
     written.locked.update(row["locked"])
 
@@ -225,13 +176,13 @@ _log = structlog.get_logger("tickwright.polls")
 
 @dataclass(slots=True, eq=False)
 class GroupWork:
-    """A turn that this process carries out.
+    """A poll group that this process works on.
 
     Attributes:
-        superseded_at_s: From then on its trackers' next turn is due, by the database's clock.
-        left: Polls whose end is not written and that were not dropped.
-        dropped: Polls that nobody will carry out; counted in the ledger with the turn's end.
-        abandoned: It is somebody else's now.
+        superseded_at_s: From then on its trackers' next poll is due, by the database's clock.
+        left: Polls whose result is not written and that were not dropped.
+        dropped: Polls that will not be made; the ledger counts them when the group ends.
+        abandoned: This process does not own it any more.
     """
 
     group: PollGroup
@@ -244,12 +195,12 @@ class GroupWork:
 
     @property
     def key(self) -> Key:
-        """What the ledger knows it by; two deliveries of one turn have the same."""
+        """Its key in the ledger; two deliveries of one group have the same."""
         return self.group.slot_id, self.group.due_at, self.group.partner_no
 
 
 class _Outcome(NamedTuple):
-    """What a transaction did: the turns that were ours, those that it finished, and trackers that it passed over."""
+    """What a transaction did: groups that were still owned, groups that it finished, trackers that it skipped."""
 
     ours: set[GroupWork]
     finished: set[GroupWork]
@@ -257,13 +208,13 @@ class _Outcome(NamedTuple):
 
 
 class ResultWriter:
-    """See the module's text.
+    """Collects answers and writes them; see the module's docstring for the rules.
 
     Attributes:
-        polled: Polls whose effect this process wrote.
-        news: Trackers with news among them.
-        late: Polls among them that came after a tenth of their interval.
-        lost: Answers that counted for nothing.
+        polled: Polls whose result this process wrote.
+        events: Trackers among them with an event.
+        late: Polls among them that were made after a tenth of their interval.
+        lost: Answers that were not written.
     """
 
     def __init__(
@@ -287,11 +238,11 @@ class ResultWriter:
         self._stopping = self._runs = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.polled = self.news = self.late = self.lost = self.superseded = 0
+        self.polled = self.events = self.late = self.lost = self.superseded = 0
 
     @property
     def backlog(self) -> int:
-        """Answers that are not written yet, without those whose trackers are locked."""
+        """Answers that are not written yet, without those of locked trackers."""
         return self._backlog - self._locked_answers
 
     @property
@@ -300,26 +251,26 @@ class ResultWriter:
         return self._backlog
 
     def add(self, work: GroupWork, tracker_id: int, answer: Answer, *, terminal: bool) -> None:
-        """Take an answer to be written; of two for one poll the first counts."""
+        """Add an answer; of two for one poll the first counts."""
         if work.abandoned:
             self.lost += 1
             return
         if tracker_id not in work.answers:
             work.answers[tracker_id] = (answer, terminal)
             self._backlog += 1
-        self.look_at(work)
+        self.write_soon(work)
 
-    def look_at(self, work: GroupWork) -> None:
-        """Write what there is of ``work``, also when that is only its end."""
+    def write_soon(self, work: GroupWork) -> None:
+        """Write the answers of ``work`` soon, or only its end when there are none."""
         self._waiting[work] = None
         self._idle.clear()
         self._woken.set()
 
     async def run(self) -> None:
-        """Write until stopped and nothing waits; answers for trackers that are locked then are lost."""
+        """Write until stopped and nothing waits; answers for trackers that are still locked are lost."""
         self._runs = True
         self._idle.clear()
-        self._woken.set()  # behind a crash: what was lost waits no more, and a stop waits for that
+        self._woken.set()  # after a crash: lost answers wait no more, and a stop waits for that
         try:
             while not self._stopping or self._waiting:
                 await self._wait()
@@ -340,7 +291,7 @@ class ResultWriter:
             self._idle.set()  # this run writes nothing more
 
     async def _wait(self) -> None:
-        """Return when something waits, or when it is time to try locked trackers again."""
+        """Return when an answer waits, or when locked trackers are to be tried again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, self._locked_again_s - monotonic()) if self._locked else None):
                 await self._woken.wait()
@@ -352,7 +303,7 @@ class ResultWriter:
         try:
             outcome = await self._write(answers)
         except (UnwritableError, *REFUSED) as error:
-            self._part(answers, error)
+            self._isolate(answers, error)
             return
         except UNAVAILABLE as error:
             _log.warning("polls.results_not_written", error=repr(error), answers=self._backlog)
@@ -360,7 +311,7 @@ class ResultWriter:
             await asyncio.sleep(RETRY_S)
             return
         for work, tried in answers.items():
-            self._settle(work, tried, outcome)
+            self._finish(work, tried, outcome)
 
     def _batch(self) -> dict[GroupWork, Answers]:
         batch: dict[GroupWork, Answers] = {}
@@ -369,7 +320,7 @@ class ResultWriter:
             work = next(iter(self._waiting))
             del self._waiting[work]
             for tracker_id in self._locked.keys() & work.answers.keys():
-                self._put_off(work, tracker_id)
+                self._defer(work, tracker_id)
             free = ((one, answer) for one, answer in work.answers.items() if one not in self._locked)
             answers = dict(islice(free, 1 if self._alone else None))
             if answers or not work.left:
@@ -378,7 +329,7 @@ class ResultWriter:
         return batch
 
     def _locked_batch(self) -> dict[GroupWork, Answers]:
-        """Return answers for locked trackers, those first that were tried the longest ago."""
+        """Return answers for locked trackers, those tried longest ago first."""
         self._locked_again_s = monotonic() + LOCKED_AGAIN_S
         batch: dict[GroupWork, Answers] = defaultdict(dict)
         for tracker_id in list(islice(self._locked, BATCH_MAX)):
@@ -387,8 +338,8 @@ class ResultWriter:
                 batch[work][tracker_id] = work.answers[tracker_id]
         return batch
 
-    def _put_off(self, work: GroupWork, tracker_id: int) -> None:
-        """Let an answer wait for its locked tracker; drop it where too many wait; the next poll asks again."""
+    def _defer(self, work: GroupWork, tracker_id: int) -> None:
+        """Let an answer wait for its locked tracker; drop it when too many wait, and leave it to the next poll."""
         works = self._locked.get(tracker_id, set())
         if work in works:
             return
@@ -402,8 +353,8 @@ class ResultWriter:
         self._locked[tracker_id] = works
         self._locked_answers += 1
 
-    def _take(self, work: GroupWork, tracker_id: int) -> None:
-        """Let an answer wait for its tracker no more."""
+    def _undefer(self, work: GroupWork, tracker_id: int) -> None:
+        """Remove an answer from those that wait for a locked tracker."""
         works = self._locked.get(tracker_id, set())
         if work in works:
             works.remove(work)
@@ -411,11 +362,11 @@ class ResultWriter:
             if not works:
                 del self._locked[tracker_id]
 
-    def _part(self, answers: Mapping[GroupWork, Answers], error: Exception) -> None:
-        """Write each answer alone until the one is found that cannot be written; that one is dropped."""
+    def _isolate(self, answers: Mapping[GroupWork, Answers], error: Exception) -> None:
+        """Write each answer alone until the one that cannot be written is found; drop that one."""
         for work, tried in answers.items():
             for tracker_id in tried:
-                self._take(work, tracker_id)
+                self._undefer(work, tracker_id)
         if not self._alone or not any(answers.values()):
             self._alone = any(answers.values())
             self._waiting.update(dict.fromkeys(answers))
@@ -431,7 +382,7 @@ class ResultWriter:
         self.lost += 1
         work.left -= 1
         work.dropped += 1
-        self.look_at(work)
+        self.write_soon(work)
 
     async def _write(self, answers: Mapping[GroupWork, Answers]) -> _Outcome:
         await self._probe.reached("polls.before_results", answers=sum(map(len, answers.values())))
@@ -452,23 +403,23 @@ class ResultWriter:
         await self._probe.reached("polls.results_written")
         if ours:
             self.polled += written.polled
-            self.news += written.news
+            self.events += written.events
             self.late += written.late
             self.superseded += sum(work.dropped for work in finished)
             await self._source.finished([work.group for work in finished])
         return _Outcome(set(ours), set(finished), written.locked)
 
-    def _settle(self, work: GroupWork, tried: Answers, outcome: _Outcome) -> None:
+    def _finish(self, work: GroupWork, tried: Answers, outcome: _Outcome) -> None:
         if work not in outcome.ours:
-            _log.warning("polls.answers_not_ours", answers=len(work.answers), due_at=str(work.group.due_at))
+            _log.warning("polls.group_lost", answers=len(work.answers), due_at=str(work.group.due_at))
             self.lose(work)
             self._over(work)
             return
         for tracker_id in tried:
             if tracker_id in outcome.locked:
-                self._put_off(work, tracker_id)
+                self._defer(work, tracker_id)
                 continue
-            self._take(work, tracker_id)
+            self._undefer(work, tracker_id)
             del work.answers[tracker_id]
             self._backlog -= 1
             work.left -= 1
@@ -476,12 +427,12 @@ class ResultWriter:
             self._waiting.pop(work, None)
             self._over(work)
         elif work.answers.keys() - self._locked.keys():
-            self.look_at(work)
+            self.write_soon(work)
 
     def lose(self, work: GroupWork) -> None:
-        """Drop the answers of a turn that is not ours any more."""
+        """Drop the answers of a group that this process does not own any more."""
         for tracker_id in work.answers:
-            self._take(work, tracker_id)
+            self._undefer(work, tracker_id)
         self._backlog -= len(work.answers)
         self.lost += len(work.answers)
         work.answers.clear()
@@ -489,21 +440,21 @@ class ResultWriter:
         self._waiting.pop(work, None)
 
     async def drained(self) -> None:
-        """Return when nothing waits to be written, or ``run`` has crashed: what is left is lost, its turns are not."""
+        """Return when nothing waits, or ``run`` has crashed: then answers are lost, but their groups are not."""
         if self._runs:
             await self._idle.wait()
 
     def stop(self) -> None:
-        """End when nothing waits any more."""
+        """End ``run`` when nothing waits."""
         self._stopping = True
         self._woken.set()
 
 
 def _merge(works: list[GroupWork], answers: Mapping[GroupWork, Answers]) -> dict[Key, GroupAnswers]:
-    """Join deliveries of one turn: of two answers for one poll the first counts."""
+    """Join deliveries of one group: of two answers for one poll the first counts."""
     merged: dict[Key, GroupAnswers] = {}
     for work in works:
-        effects = merged.setdefault(work.key, GroupAnswers(work.interval_minutes))
+        results = merged.setdefault(work.key, GroupAnswers(work.interval_minutes))
         for tracker_id, answer in answers[work].items():
-            effects.answers.setdefault(tracker_id, answer)
+            results.answers.setdefault(tracker_id, answer)
     return merged
