@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from tickwright.capabilities.polling.consumer.courier import Courier, CourierRegistry
-from tickwright.capabilities.polling.consumer.http_courier import PLACE, HttpSchema, read_http
+from tickwright.capabilities.polling.consumer.http_courier import PLACEHOLDER, HttpSchema, read_http
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import destination_of
 from tickwright.observe.logs import know_secret
@@ -59,7 +59,7 @@ class Couriers:
         """Read the settings with their secrets; a file may be written or rotated at any time, and its hosts changed."""
 
         def find(secret: str) -> str | None:
-            to = destination_of(str(table.get("url")).replace(PLACE, "x"))
+            to = destination_of(str(table.get("url")).replace(PLACEHOLDER, "x"))
             found = self._settings.secrets.bound_to((to,))(secret)
             know_secret(found or "")
             return found
