@@ -65,7 +65,7 @@ async def test_no_statement_on_a_callers_connection_has_an_argument_of_json() ->
     theirs = [
         *(enqueue._SQL[name] for name in ("insert_plain", "insert_keyed", "find_keys")),
         *program._SQL.values(),
-        *(trackers_store._SQL[name] for name in ("account_number", "register", "find", "unregister")),
+        *(trackers_store.SQL[name] for name in ("account_number", "register", "find", "unregister")),
         *(RECORDS[name] for name in ("insert_report", "running_report", "insert_parts", "ring", "announce")),
     ]
     assert [sql for sql in theirs if "::json" in sql] == []

@@ -108,8 +108,8 @@ async def test_calls_are_the_difference_of_two_looks(api: RunningApi) -> None:
 def test_a_process_that_began_anew_counts_from_nothing() -> None:
     """Nor does one that comes or goes make a number fall."""
     history = CallHistory()
-    assert history.look("dhl", NOW, {"a": Calls(100, 5, 5), "b": Calls(7)}) is None
-    counted = history.look("dhl", NOW + 10 * SECOND, {"a": Calls(3, 0, 1), "c": Calls(2)})
+    assert history.add("dhl", NOW, {"a": Calls(100, 5, 5), "b": Calls(7)}) is None
+    counted = history.add("dhl", NOW + 10 * SECOND, {"a": Calls(3, 0, 1), "c": Calls(2)})
     assert counted is not None
     assert (counted.answered, counted.throttled, counted.failed) == (5, 0, 1)
 
@@ -118,11 +118,11 @@ def test_what_is_older_than_five_minutes_is_forgotten() -> None:
     """So that the shares are those of now; looks close together are one."""
     history = CallHistory()
     for second in range(0, 601, 1):
-        counted = history.look("dhl", NOW + second * SECOND, {"a": Calls(second)})
+        counted = history.add("dhl", NOW + second * SECOND, {"a": Calls(second)})
     assert counted is not None
     assert 290 <= counted.answered <= 300
     assert NOW + 600 * SECOND - counted.since_at <= timedelta(minutes=5)
-    assert len(history._looks["dhl"]) <= 61
+    assert len(history._samples["dhl"]) <= 61
 
 
 def test_the_next_quiet_hours_come_by_their_own_clock() -> None:

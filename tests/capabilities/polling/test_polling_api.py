@@ -185,7 +185,7 @@ async def test_a_page_that_looked_long_enough_goes_on_in_the_next(
     """A filter that fits one of many costs bounded pages, some of them empty, and loses nobody."""
     from tickwright.capabilities.polling.trackers import store as trackers_store
 
-    monkeypatch.setattr(trackers_store, "LOOKED_MAX", 5)
+    monkeypatch.setattr(trackers_store, "READ_MAX", 5)
     slot = await ground.wheel(5)
     ids = [await ground.place(slot, n, external=f"P{n}") for n in range(23)]
     await api.pool.execute("UPDATE tickwright.trackers SET status = 'Lost' WHERE id = ANY ($1)", [ids[0], ids[13]])
@@ -201,7 +201,7 @@ async def test_a_small_accounts_trackers_are_found_behind_many_that_wait(
     """Placed or waiting, however many of others wait behind and before them."""
     from tickwright.capabilities.polling.trackers import store as trackers_store
 
-    monkeypatch.setattr(trackers_store, "LOOKED_MAX", 4)
+    monkeypatch.setattr(trackers_store, "READ_MAX", 4)
     slot = await ground.wheel(5)
     insert = "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) VALUES ($1, 'dhl', $2)"
     for n in range(6):

@@ -79,7 +79,7 @@ async def test_a_beginning_that_looked_long_enough_goes_on_in_the_next_page(
     api: RunningApi, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter that fits one of many costs bounded pages, some of them empty."""
-    monkeypatch.setattr(trackers_store, "LOOKED_MAX", 3)
+    monkeypatch.setattr(trackers_store, "READ_MAX", 3)
     await several(api, ground)
     first = (await api.viewer.get("/v1/trackers?external_id=A&status=nothing")).json
     assert (first["items"], first["next"] is None) == ([], False)

@@ -1,4 +1,8 @@
-"""What callers get to see of how a partner is called now."""
+"""Partners: their settings, whether they are called, and the figures of their calls.
+
+Every selection reads which partners are paused, and every exchange of the partner contract their settings: a change
+counts within seconds, in every process, without a restart.
+"""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -22,13 +26,13 @@ from tickwright.store.queries import load
 
 
 class PartnerView(msgspec.Struct, Doors, kw_only=True):
-    """Whom we poll, and what all processes know together of it.
+    """A partner, and the state that all processes share.
 
     Attributes:
         settings: As they were set.
-        called_by: ``function`` of a consumer that lives, else ``http`` where the settings have it; else nobody can.
-        breaker: ``closed``, ``open`` (nobody calls until ``open_until``) or ``half_open`` (single calls try).
-        blocked_until: The partner asked for silence until then.
+        called_by: ``function`` of a live consumer, else ``http`` when the settings have it; null when neither.
+        breaker: ``closed``, ``open`` (no calls until ``open_until``) or ``half_open`` (single trial calls).
+        blocked_until: End of the silence that the partner requested (``Retry-After``).
     """
 
     name: str
@@ -45,7 +49,7 @@ class PartnerView(msgspec.Struct, Doors, kw_only=True):
     updated_at: datetime
 
     def masked(self) -> Self:
-        """Return it without what its settings have in addresses and headers."""
+        """Return it without secrets in addresses and headers of its settings."""
         settings = msgspec.json.decode(self.settings) if isinstance(self.settings, msgspec.Raw) else self.settings
         return msgspec.structs.replace(self, settings=masked_document({"settings": settings})["settings"])
 
@@ -58,7 +62,7 @@ class StoredPartner(msgspec.Struct):
 
 
 class Budget(msgspec.Struct):
-    """So many calls in any window of so many seconds."""
+    """At most ``calls`` in any window of ``window_s`` seconds."""
 
     calls: float
     window_s: int
@@ -69,11 +73,11 @@ class Quota(msgspec.Struct, kw_only=True):
 
     Attributes:
         rate_per_s: What the tightest budget allows; none without one.
-        calls_per_s: That are made: as processes counted them, or in the breaker's window where they were looked at
-            once only. None while nobody calls.
-        used: The one against the other.
+        calls_per_s: Calls that are made, as processes count them, or in the breaker's window when this process has
+            read them only once. None without calls.
+        used: ``calls_per_s`` divided by ``rate_per_s``.
         concurrency: Calls at once that are allowed; none for no limit.
-        granted: That living sessions may use, together.
+        granted: Of them, to live sessions.
     """
 
     budgets: list[Budget]
@@ -93,10 +97,7 @@ class Share(msgspec.Struct):
 
 
 class CallCounts(msgspec.Struct, kw_only=True):
-    """Calls by outcome since an instant of the last five minutes.
-
-    ``throttled``: it asked for silence (``Retry-After``), or said 429 alone.
-    """
+    """Calls by outcome within the last five minutes; ``throttled`` is a ``Retry-After``, or 429 without one."""
 
     since_at: datetime
     answered: int
@@ -110,8 +111,8 @@ class BreakerNow(msgspec.Struct, kw_only=True):
     """The breaker, which all processes share.
 
     Attributes:
-        since: Of this state.
-        until: While ``open``: nobody calls before.
+        since: When this state began.
+        until: While ``open``: no calls before.
         opened_times: Pauses in a row; each is twice as long as the one before.
         window_answered: Calls of the window that decides whether it opens.
     """
@@ -127,7 +128,7 @@ class BreakerNow(msgspec.Struct, kw_only=True):
 
 
 class QuietNow(msgspec.Struct, kw_only=True):
-    """Quiet hours: when the present ones end, and the next ones."""
+    """Quiet hours: when the present ones end, and when the next ones are."""
 
     until: datetime | None
     next_from: datetime | None
@@ -150,7 +151,7 @@ class PartnerFigures(msgspec.Struct, kw_only=True):
         state: ``called``, or why not: ``paused``, ``quiet``, ``retry_after``, ``breaker_open``, ``on_trial``,
             ``settings_invalid``.
         state_until: When that ends, where it is known.
-        calls: None until this process has been asked twice within five minutes.
+        calls: None until this process was asked twice within five minutes.
     """
 
     name: str
@@ -168,34 +169,61 @@ class PartnerFigures(msgspec.Struct, kw_only=True):
     last_error_at: datetime | None
 
 
-# Partners as operators see them: within which limits they are called, and whether at all.
-#
-# Who is paused is read with every selection, settings with every exchange of the contract: a change counts within
-# seconds, in every process, without a restart.
-
 _SQL = load("tickwright.capabilities.polling.sql", "partners.sql")
 
 
 class Partners:
-    """The rows of ``tickwright.partners``."""
+    """The rows of ``tickwright.partners``.
+
+    Raises:
+        Rejected: ``partner_not_found`` (404) from every method with a name, except ``put``. Permanent.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._calls = CallHistory()
 
     async def list(self) -> list[PartnerView]:
         """Return every partner by name."""
         return [view(PartnerView, row) for row in await self._pool.fetch(_SQL["list_partners"], None)]
 
     async def get(self, name: str) -> PartnerView:
-        """Return one partner.
-
-        Raises:
-            Rejected: ``partner_not_found`` (404). Permanent.
-        """
+        """Return one partner."""
         row = await self._pool.fetchrow(_SQL["list_partners"], name)
         if row is None:
             raise _no_partner(name)
         return view(PartnerView, row)
+
+    async def figures(self, name: str) -> PartnerFigures:
+        """Return how a partner is called now."""
+        async with self._pool.acquire() as connection, connection.transaction(readonly=True):
+            row = await connection.fetchrow(_SQL["contract_state"], name)
+            if row is None:
+                raise _no_partner(name)
+            shares = [view(Share, one) for one in await connection.fetch(_SQL["shares"], row["partner_no"])]
+            waiting = view(
+                WaitingPolls, await connection.fetchrow(_SQL["waiting_polls"], row["partner_no"], ROWS_READ_MAX)
+            )
+            counted = await connection.fetch(_SQL["counted_calls"], name)
+        calls = self._calls.add(name, row["now"], {one["name"]: Calls(*tuple(one)[1:]) for one in counted})
+        settings, problem = read_kept(row["settings"])
+        quiet = _quiet(settings, row["now"])
+        state, until = ("settings_invalid", None) if problem and row["paused_at"] is None else _state(row, quiet)
+        return PartnerFigures(
+            name=name,
+            at=row["now"],
+            state=state,
+            state_until=until,
+            quota=_quota(settings, row, calls, sum(one.granted for one in shares)),
+            shares=shares,
+            calls=calls,
+            breaker=_breaker(row),
+            quiet=quiet,
+            blocked_until=row["blocked_until"],
+            waiting=waiting,
+            last_error=row["last_error"],
+            last_error_at=row["last_error_at"],
+        )
 
     async def put(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> StoredPartner:
         """Create a partner or replace its settings; every consumer reads them within seconds.
@@ -212,10 +240,10 @@ class Partners:
         return StoredPartner(after, before is None)
 
     async def change(self, name: str, changes: Mapping[str, Any], *, caller: Caller) -> PartnerView:
-        """Set what is given of a partner's settings, and nothing else; ``None`` takes a setting out.
+        """Change the given settings of a partner; ``None`` removes a setting.
 
         Raises:
-            Rejected: ``partner_not_found`` (404), ``invalid_partner`` with every mistake. Permanent.
+            Rejected: ``invalid_partner`` with every mistake. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, name)
@@ -227,27 +255,15 @@ class Partners:
             return await self._written(connection, caller, "change", name, before)
 
     async def pause(self, name: str, *, caller: Caller) -> PartnerView:
-        """Call it no more, and select none of its trackers. Twice is harmless.
-
-        Raises:
-            Rejected: ``partner_not_found`` (404). Permanent.
-        """
+        """Stop calling it and selecting its trackers. Twice is harmless."""
         return await self._change("pause", name, caller)
 
     async def enable(self, name: str, *, caller: Caller) -> PartnerView:
-        """Call it again.
-
-        Raises:
-            Rejected: ``partner_not_found`` (404). Permanent.
-        """
+        """Call it again."""
         return await self._change("enable", name, caller)
 
     async def reset(self, name: str, *, caller: Caller) -> PartnerView:
-        """Close its breaker, and end the silence that it asked for: whoever does it knows that it works again.
-
-        Raises:
-            Rejected: ``partner_not_found`` (404). Permanent.
-        """
+        """Close its breaker and end the silence that it requested, because it works again."""
         return await self._change("reset", name, caller)
 
     async def _change(self, action: str, name: str, caller: Caller) -> PartnerView:
@@ -272,7 +288,7 @@ class Partners:
 
 
 def check_settings_of_partner(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that whoever calls the partner would not understand.
+    """Refuse settings that no consumer could use.
 
     Raises:
         Rejected: ``invalid_partner`` with every mistake and its remedy. Permanent.
@@ -289,12 +305,7 @@ def _no_partner(name: str) -> Rejected:
     return Rejected("partner_not_found", f"there is no partner {name[:50]!r}", status=404)
 
 
-# How a partner is called now: its quota, its outcomes, its breaker, its quiet hours, and what waits for it.
-#
-# The database knows what all processes share; what each has called is in its heartbeat, as numbers that only rise. Two
-# looks make a rate, so this process remembers what it saw within the last five minutes. Nothing is counted by a query.
-
-ROWS_LOOKED_MAX = 1_000
+ROWS_READ_MAX = 1_000
 REMEMBERED = timedelta(minutes=5)
 APART = timedelta(seconds=5)
 PARTNERS_MAX = 1_000
@@ -310,39 +321,42 @@ class Calls(NamedTuple):
 
 
 class _CallSample(NamedTuple):
-    """What processes had counted at an instant."""
+    """The processes' counters at an instant."""
 
     at: datetime
     by_process: Mapping[str, Calls]
 
 
 class CallHistory:
-    """What was seen of the processes' counters, per partner; at most a look every five seconds, for five minutes."""
+    """Samples of the processes' counters, per partner, at most one every five seconds, kept for five minutes.
+
+    The counters are in the processes' heartbeats and only rise; two samples make a rate.
+    """
 
     def __init__(self) -> None:
-        self._looks: dict[str, deque[_CallSample]] = {}
+        self._samples: dict[str, deque[_CallSample]] = {}
 
-    def look(self, partner: str, at: datetime, by_process: Mapping[str, Calls]) -> CallCounts | None:
-        """Return what was called since the oldest look that is remembered; ``None`` at the first one.
+    def add(self, partner: str, at: datetime, by_process: Mapping[str, Calls]) -> CallCounts | None:
+        """Add a sample; return the calls since the oldest one, ``None`` for the first.
 
-        A process that counts less than before began anew: what it counts now is all new. So is one that was not there.
+        All calls of a process that counts less than before, or that is new, are new ones.
         """
-        looks = self._looks.setdefault(partner, deque())
-        while looks and at - looks[0].at > REMEMBERED:
-            looks.popleft()
-        counted = _since(looks, at, by_process)
-        if not looks or at - looks[-1].at >= APART:
-            looks.append(_CallSample(at, dict(by_process)))
-        while len(self._looks) > PARTNERS_MAX:
-            del self._looks[next(iter(self._looks))]
+        samples = self._samples.setdefault(partner, deque())
+        while samples and at - samples[0].at > REMEMBERED:
+            samples.popleft()
+        counted = _since(samples, at, by_process)
+        if not samples or at - samples[-1].at >= APART:
+            samples.append(_CallSample(at, dict(by_process)))
+        while len(self._samples) > PARTNERS_MAX:
+            del self._samples[next(iter(self._samples))]
         return counted
 
 
-def _since(looks: Sequence[_CallSample], at: datetime, by_process: Mapping[str, Calls]) -> CallCounts | None:
-    if not looks or at <= looks[0].at:
+def _since(samples: Sequence[_CallSample], at: datetime, by_process: Mapping[str, Calls]) -> CallCounts | None:
+    if not samples or at <= samples[0].at:
         return None
     total = Calls()
-    for before, after in zip(looks, [*list(looks)[1:], _CallSample(at, by_process)], strict=True):
+    for before, after in zip(samples, [*list(samples)[1:], _CallSample(at, by_process)], strict=True):
         for name, now in after.by_process.items():
             then = before.by_process.get(name, Calls())
             new = Calls(*(n - t for n, t in zip(now, then, strict=True))) if sum(now) >= sum(then) else now
@@ -350,50 +364,14 @@ def _since(looks: Sequence[_CallSample], at: datetime, by_process: Mapping[str, 
     whole = sum(total)
     return CallCounts(
         **total._asdict(),
-        since_at=looks[0].at,
+        since_at=samples[0].at,
         throttled_share=total.throttled / whole if whole else None,
         failed_share=total.failed / whole if whole else None,
     )
 
 
-async def partner_figures(pool: Pool, history: CallHistory, name: str) -> PartnerFigures:
-    """Return how a partner is called now.
-
-    Raises:
-        Rejected: ``partner_not_found`` (404). Permanent.
-    """
-    async with pool.acquire() as connection, connection.transaction(readonly=True):
-        row = await connection.fetchrow(_SQL["contract_state"], name)
-        if row is None:
-            raise Rejected("partner_not_found", f"there is no partner {name[:50]!r}", status=404)
-        shares = [view(Share, one) for one in await connection.fetch(_SQL["shares"], row["partner_no"])]
-        waiting = view(
-            WaitingPolls, await connection.fetchrow(_SQL["waiting_polls"], row["partner_no"], ROWS_LOOKED_MAX)
-        )
-        counted = await connection.fetch(_SQL["counted_calls"], name)
-    calls = history.look(name, row["now"], {one["name"]: Calls(*tuple(one)[1:]) for one in counted})
-    settings, problem = read_kept(row["settings"])
-    quiet = _quiet(settings, row["now"])
-    state, until = ("settings_invalid", None) if problem and row["paused_at"] is None else _state(row, quiet)
-    return PartnerFigures(
-        name=name,
-        at=row["now"],
-        state=state,
-        state_until=until,
-        quota=_quota(settings, row, calls, sum(one.granted for one in shares)),
-        shares=shares,
-        calls=calls,
-        breaker=_breaker(row),
-        quiet=quiet,
-        blocked_until=row["blocked_until"],
-        waiting=waiting,
-        last_error=row["last_error"],
-        last_error_at=row["last_error_at"],
-    )
-
-
 def _state(row: Row, quiet: QuietNow) -> tuple[str, datetime | None]:
-    """Return what stands in the way of a call, in the order of the contract's own decision."""
+    """Return what prevents a call, in the order of the contract's own decision."""
     if row["paused_at"] is not None:
         return "paused", None
     if quiet.until is not None:

@@ -1,7 +1,7 @@
-"""Trackers by the million: NDJSON or CSV, one tracker per line, in constant memory.
+"""Actions on trackers for the API, the command line and programs; accounts, partners and slices are attributes.
 
-A tracker that is registered already is counted and left as it is: after a cut the same file is sent again, and nobody
-is registered twice. How lines are read and committed is :mod:`tickwright.engine.bulk_import`.
+Every instant is the database's. Each action locks its tracker first and writes one line of the audit trail in its own
+transaction. Events are many: each writes a message, and an audit line only when it ends the tracker.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -10,9 +10,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from tickwright.capabilities.polling.partners import CallHistory, PartnerFigures, Partners, partner_figures
+from tickwright.capabilities.polling.partners import Partners
 from tickwright.capabilities.polling.trackers import store
-from tickwright.capabilities.polling.trackers.accounts import Accounts, LoadPreview, preview_load
+from tickwright.capabilities.polling.trackers.accounts import Accounts
 from tickwright.capabilities.polling.trackers.events import (
     REMEMBERED,
     EventVerdict,
@@ -28,7 +28,6 @@ from tickwright.capabilities.polling.trackers.requests import (
     EndedTracker,
     EventOutcome,
     NewTracker,
-    PreviewRequest,
     RegisteredTracker,
     TrackerDetail,
     TrackerEvent,
@@ -38,7 +37,7 @@ from tickwright.capabilities.polling.trackers.requests import (
     tracker_of_row,
 )
 from tickwright.capabilities.polling.trackers.store import TrackerQuery, list_trackers
-from tickwright.capabilities.polling.wheels.slices import SliceHeat, Slices, slice_heat
+from tickwright.capabilities.polling.wheels.slices import Slices
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult, csv_reader
 from tickwright.engine.bulk_import import BatchedImport
@@ -49,92 +48,20 @@ from tickwright.store.audit import write_audit
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Connection, Pool
 
-BATCH_ROWS_MAX = 5_000
-
-
-class TrackerImports:
-    """Streams of trackers into the intake."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-
-    async def run(
-        self, chunks: AsyncIterator[bytes], *, caller: Caller, as_csv: bool = False, now: datetime | None = None
-    ) -> ImportResult:
-        """Import a stream.
-
-        Args:
-            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
-            caller: For the audit trail.
-            as_csv: CSV with a line of columns instead of NDJSON.
-            now: The database's clock as far as known; ``None`` lets ``tracking_until`` lie anywhere.
-
-        Raises:
-            Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
-            Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again; nothing is registered twice.
-        """
-        read = csv_reader(read_columns, partial(tracker_of_row, now=now)) if as_csv else partial(read_tracker, now=now)
-        return await _TrackerImport(self._pool, caller, read).run(chunks)
-
-
-class _TrackerImport(BatchedImport[NewTracker]):
-    """One import under way."""
-
-    def __init__(self, pool: Pool, caller: Caller, read: Callable[[bytes], NewTracker | None]) -> None:
-        super().__init__(pool, caller, action="trackers.import", subject="trackers", rows_max=BATCH_ROWS_MAX)
-        self._read_line = read
-        self._accounts: set[str] = set()
-        self._partners: frozenset[str] = frozenset()
-
-    async def _learn(self, connection: Connection) -> None:
-        self._partners = await store.partner_names(connection)
-
-    async def _thing(self, line: bytes, _number: int) -> NewTracker | None:
-        tracker = self._read_line(line)
-        if tracker is not None and tracker.partner not in self._partners:
-            raise unknown_partner(tracker.partner)
-        return tracker
-
-    async def _write(self, connection: Connection, batch: Sequence[NewTracker]) -> None:
-        if not batch:
-            return
-        strange = {tracker.account_id for tracker in batch} - self._accounts
-        if strange:
-            await store.make_accounts(connection, list(strange))
-        created = await store.register_many(connection, batch)
-        self._accounts = strange if len(self._accounts) > BATCH_ROWS_MAX else self._accounts | strange
-        self.result.created += created
-        self.result.existing += len(batch) - created
-
-
-def unknown_partner(name: str) -> Rejected:
-    """Return the refusal of a partner that nobody has set up: most often its name is misspelled."""
-    return Rejected("unknown_partner", f"there is no partner {name[:50]!r}; tickwright partners put", field="partner")
-
-
-# What operators, users and couriers do with trackers; accounts, partners and slices have modules of their own.
-#
-# Decides nothing about time: every instant is the database's. Each action locks its tracker first and leaves
-# one line in
-# the audit trail, in its own transaction; news come by the thousand and leave a message each, and a line where they end
-# their tracker.
-
+IMPORT_ROWS_MAX = 5_000
 POLL_EVENTS = "pg:tickwright.poll-events"
 
 
 class PollingService:
-    """Everything that the API and the command line do with polling; one per process and pool.
+    """What operators, users and couriers do with polling; one per process and pool.
 
     Args:
         pool: Of this process.
-        events_to: Destination of poll events: a topic inside PostgreSQL, or Kafka's where there is one.
+        events_to: Destination of poll events: a topic inside PostgreSQL, or of Kafka.
         shards: How many relays share the partners.
 
-    Attributes:
-        accounts: How often.
-        partners: Whom.
-        slices: What became of each minute.
-        imports: Trackers by the million.
+    Raises:
+        Rejected: ``tracker_not_found`` (404) from every method with a tracker id. Permanent.
     """
 
     def __init__(self, pool: Pool, *, events_to: str = POLL_EVENTS, shards: int = 1) -> None:
@@ -143,22 +70,12 @@ class PollingService:
         self.accounts = Accounts(pool, self._cursors)
         self.partners = Partners(pool)
         self.slices = Slices(pool, self._cursors, shards=shards)
-        self.imports = TrackerImports(pool)
-        self._calls = CallHistory()
-
-    async def partner_figures(self, name: str) -> PartnerFigures:
-        """Return how a partner is called now; see :func:`partner_figures` for the errors."""
-        return await partner_figures(self._pool, self._calls, name)
-
-    async def preview(self, account_id: str, change: PreviewRequest) -> LoadPreview:
-        """Return what a change of an account would do to the load; see :func:`preview_load` for the errors."""
-        return await preview_load(self._pool, account_id, change)
 
     async def register(self, new: NewTracker, *, caller: Caller) -> RegisteredTracker:
-        """Register a tracker; one (partner, external id) is one tracker, whatever else the second request says.
+        """Register a tracker; one (partner, external id) is one tracker, and a second request returns it unchanged.
 
         Raises:
-            Rejected: ``unknown_partner``. Permanent until somebody sets the partner up.
+            Rejected: ``unknown_partner``. Permanent until the partner is created.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             tracker_id, created = await store.register(connection, new)
@@ -167,54 +84,50 @@ class PollingService:
             [row] = await store.get_trackers(connection, [tracker_id])
             tracker = view(TrackerView, row)
             if created:
-                await write_audit(
-                    connection, caller, "trackers.register", f"tracker:{tracker_id}", after=_named(tracker)
-                )
+                names = ("account_id", "partner", "external_id", "tracking_until")
+                after = {name: getattr(tracker, name) for name in names}
+                await write_audit(connection, caller, "trackers.register", f"tracker:{tracker_id}", after=after)
         return RegisteredTracker(tracker, created)
 
     async def import_trackers(
-        self, chunks: AsyncIterator[bytes], *, caller: Caller, as_csv: bool, now: datetime | None
+        self, chunks: AsyncIterator[bytes], *, caller: Caller, as_csv: bool = False, now: datetime | None = None
     ) -> ImportResult:
-        """Register a stream of trackers; see :meth:`Imports.run` for the errors."""
-        return await self.imports.run(chunks, caller=caller, as_csv=as_csv, now=now)
+        """Register a stream of trackers, one per line, in constant memory; registered ones are counted and unchanged.
 
-    async def get(self, tracker_id: int) -> TrackerDetail:
-        """Return one tracker with its last scan events.
+        Args:
+            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
+            caller: For the audit trail.
+            as_csv: CSV with a line of columns instead of NDJSON.
+            now: The database's clock as far as known; ``None`` does not compare ``tracking_until`` with it.
 
         Raises:
-            Rejected: ``tracker_not_found`` (404). Permanent.
+            Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
+            Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again; nothing is registered twice.
         """
+        read = csv_reader(read_columns, partial(tracker_of_row, now=now)) if as_csv else partial(read_tracker, now=now)
+        return await _TrackerImport(self._pool, caller, read).run(chunks)
+
+    async def get(self, tracker_id: int) -> TrackerDetail:
+        """Return one tracker with its last scan events."""
         rows = await store.get_trackers(self._pool, [tracker_id])
         if not rows:
             raise _not_found(tracker_id)
-        events = await store.scan_events(self._pool, tracker_id)
+        events = await self._pool.fetch(store.SQL["scan_events"], tracker_id)
         return view(TrackerDetail, rows[0], events=[TrackerEvent(row["at"], row["text"]) for row in events])
 
     async def list(self, query: TrackerQuery) -> Page[TrackerView]:
-        """Return one page of trackers; see :func:`list_trackers` for what it looks at and for the errors."""
+        """Return one page of trackers; see :func:`list_trackers` for what it reads and for the errors."""
         return await list_trackers(self._pool, self._cursors, query)
 
-    async def heat(self, **asked: Any) -> SliceHeat:
-        """Return the slice ledger as a heat map; see :func:`slice_heat` for the arguments and errors."""
-        return await slice_heat(self._pool, **asked)
-
     async def explain(self, tracker_id: int) -> Explanation:
-        """Return why a tracker is where it is.
-
-        Raises:
-            Rejected: ``tracker_not_found`` (404). Permanent.
-        """
-        facts = await store.explain_facts(self._pool, tracker_id)
+        """Return why a tracker is where it is."""
+        facts = await self._pool.fetchrow(store.SQL["explain"], tracker_id)
         if facts is None:
             raise _not_found(tracker_id)
         return explain(facts, await find_in_kafka(self._pool, facts))
 
     async def end(self, tracker_id: int, *, caller: Caller) -> EndedTracker:
-        """Poll a tracker no more; a poll that was selected already still goes out. Twice is harmless.
-
-        Raises:
-            Rejected: ``tracker_not_found`` (404). Permanent.
-        """
+        """Stop polling a tracker; a poll that is selected already is still made. Twice is harmless."""
         async with self._pool.acquire() as connection, connection.transaction():
             before, waiting = await self._locked(connection, tracker_id)
             if before["ended_at"] is not None:
@@ -225,43 +138,41 @@ class PollingService:
             await _audit_end(connection, caller, before, {"ended_at": ended_at})
         return EndedTracker(tracker_id, "ended", ended_at)
 
-    async def take_event(self, tracker_id: int, news: StatusEvent, *, caller: Caller) -> EventOutcome:
-        """Take news that somebody brought: a newer status counts, and the next poll waits for one whole interval.
+    async def take_event(self, tracker_id: int, event: StatusEvent, *, caller: Caller) -> EventOutcome:
+        """Apply an event that a courier sent: a newer status counts, and the next poll waits one whole interval.
 
-        :mod:`.events` has the rules; a terminal status counts whatever its instant.
-
-        The message to the topic of poll events is written in the same transaction, so news are told once or never.
+        :mod:`.events` has the rules. The message to the topic of poll events is written in the same transaction, so an
+        event is published once or never.
 
         Raises:
-            Rejected: ``tracker_not_found`` (404), ``time_in_future``. Permanent.
+            Rejected: ``time_in_future``. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             tracker, waiting = await self._locked(connection, tracker_id)
-            check_event(news, tracker["now"])
-            seen = news.event_id is not None and await store.note_event(
-                connection, tracker_id, news.event_id, REMEMBERED
+            check_event(event, tracker["now"])
+            seen = event.event_id is not None and await store.note_event(
+                connection, tracker_id, event.event_id, REMEMBERED
             )
-            verdict = judge(tracker, news, seen=seen)
+            verdict = judge(tracker, event, seen=seen)
             if verdict != EventVerdict.APPLIED:
                 return EventOutcome(tracker_id, verdict, tracker["status"], tracker["status_at"])
-            counted = replace(news, at=counted_at(tracker, news))
+            counted = replace(event, at=counted_at(tracker, event))
             return await self._apply(connection, tracker, counted, caller, waiting=waiting)
 
     async def _apply(
-        self, connection: Connection, tracker: Mapping[str, Any], news: StatusEvent, caller: Caller, *, waiting: bool
+        self, connection: Connection, tracker: Mapping[str, Any], event: StatusEvent, caller: Caller, *, waiting: bool
     ) -> EventOutcome:
         tracker_id, minutes = tracker["id"], tracker["polling_interval_minutes"]
-        ended = is_terminal(news.status, tracker["terminal"])
-        until: datetime | None = await store.write_event(
-            connection, tracker_id, news.status, news.at, minutes, waiting=waiting
-        )
+        ended = is_terminal(event.status, tracker["terminal"])
+        query = store.SQL["event_waiting" if waiting else "event_placed"]
+        until: datetime | None = await connection.fetchval(query, tracker_id, event.status, event.at, minutes)
         if ended:
             ended_at = await store.end(connection, tracker_id, "terminal", waiting=waiting)
-            await _audit_end(connection, caller, tracker, {"status": news.status, "ended_at": ended_at})
+            await _audit_end(connection, caller, tracker, {"status": event.status, "ended_at": ended_at})
             until = None
-        message = message_of(tracker, news, ended=ended)
+        message = message_of(tracker, event, ended=ended)
         await put_message(connection, self._events_to, message, key=str(tracker_id))
-        return EventOutcome(tracker_id, EventVerdict.APPLIED, news.status, news.at, until, ended)
+        return EventOutcome(tracker_id, EventVerdict.APPLIED, event.status, event.at, until, ended)
 
     async def _locked(self, connection: Connection, tracker_id: int) -> tuple[Any, bool]:
         row, waiting = await store.lock(connection, tracker_id)
@@ -270,15 +181,46 @@ class PollingService:
         return row, waiting
 
 
+class _TrackerImport(BatchedImport[NewTracker]):
+    """One running import."""
+
+    def __init__(self, pool: Pool, caller: Caller, read: Callable[[bytes], NewTracker | None]) -> None:
+        super().__init__(pool, caller, action="trackers.import", subject="trackers", rows_max=IMPORT_ROWS_MAX)
+        self._read_line = read
+        self._accounts: set[str] = set()
+        self._partners: frozenset[str] = frozenset()
+
+    async def _learn(self, connection: Connection) -> None:
+        self._partners = frozenset(row[0] for row in await connection.fetch(store.SQL["partner_names"]))
+
+    async def _thing(self, line: bytes, _number: int) -> NewTracker | None:
+        tracker = self._read_line(line)
+        if tracker is not None and tracker.partner not in self._partners:
+            raise unknown_partner(tracker.partner)
+        return tracker
+
+    async def _write(self, connection: Connection, batch: Sequence[NewTracker]) -> None:
+        if not batch:
+            return
+        new_accounts = {tracker.account_id for tracker in batch} - self._accounts
+        if new_accounts:
+            await connection.fetchval(store.SQL["account_numbers"], sorted(new_accounts))
+        created = await store.register_many(connection, batch)
+        self._accounts = new_accounts if len(self._accounts) > IMPORT_ROWS_MAX else self._accounts | new_accounts
+        self.result.created += created
+        self.result.existing += len(batch) - created
+
+
+def unknown_partner(name: str) -> Rejected:
+    """Return the refusal of a partner that does not exist; most often its name is misspelled."""
+    return Rejected("unknown_partner", f"there is no partner {name[:50]!r}; tickwright partners put", field="partner")
+
+
 async def _audit_end(
     connection: Connection, caller: Caller, tracker: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
     before = {"status": tracker["status"]}
     await write_audit(connection, caller, "trackers.end", f"tracker:{tracker['id']}", before=before, after=after)
-
-
-def _named(tracker: TrackerView) -> dict[str, Any]:
-    return {name: getattr(tracker, name) for name in ("account_id", "partner", "external_id", "tracking_until")}
 
 
 def _not_found(tracker_id: int) -> Rejected:

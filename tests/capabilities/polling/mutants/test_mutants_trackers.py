@@ -196,7 +196,7 @@ async def test_a_missing_guard_is_found(
 ) -> None:
     """The same check fails without its guard."""
     _, query, guard, instead, check = mutant
-    monkeypatch.setattr(trackers_store, "_SQL", without_sql(trackers_store, query, guard, instead))
+    monkeypatch.setattr(trackers_store, "SQL", without_sql(trackers_store, query, guard, instead))
     with pytest.raises(AssertionError, match="broken"):
         await check(ground)
 

@@ -74,7 +74,7 @@ async def test_a_missing_guard_is_found(
 ) -> None:
     """The check passes with the guard (see test_polling_wheels.py, test_polling_moves.py) and fails without it."""
     _, query, guard, instead, check = mutant
-    module, name = (store, "SQL") if query in store.SQL else (trackers_store, "_SQL")
+    module, name = (store, "SQL") if query in store.SQL else (trackers_store, "SQL")
     statements = getattr(module, name)
     assert guard in statements[query]
     monkeypatch.setattr(module, name, {**statements, query: statements[query].replace(guard, instead)})

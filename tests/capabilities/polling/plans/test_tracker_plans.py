@@ -67,7 +67,7 @@ async def test_questions_about_trackers_read_a_few_pages(connection: asyncpg.Con
         text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {sql}", *arguments)
         return Asked(json.loads(text)[0]["Plan"])
 
-    queries = trackers_store._SQL
+    queries = trackers_store.SQL
     grown = {"trackers", "tracker_intake", "poll_done", "poll_slices"}
     middle = TRACKERS // 2
     whole = await connection.fetchval("SELECT relpages FROM pg_class WHERE oid = 'tickwright.trackers'::regclass")
@@ -96,7 +96,7 @@ async def test_questions_about_trackers_read_a_few_pages(connection: asyncpg.Con
 async def test_few_trackers_of_an_account_are_not_looked_for_among_all(connection: asyncpg.Connection) -> None:
     """While nobody waits the page goes down to the first id, and still along the account's index, not along all ids."""
     await connection.execute("TRUNCATE tickwright.tracker_intake")
-    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {trackers_store._SQL['page_of_few']}"
+    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {trackers_store.SQL['page_of_few']}"
     asked = Asked(json.loads(await connection.fetchval(sql, NEWEST, 11, None, None, None, 51, 100))[0]["Plan"])
     assert asked.pages < 60
 

@@ -1,4 +1,4 @@
-"""The REST routes of trackers; those of accounts, partners and slices are in :mod:`.admin_routes`.
+"""The REST routes of trackers, accounts, partners and slices.
 
 Bodies are read strictly, so no route lets FastAPI parse one.
 """
@@ -82,21 +82,22 @@ STRUCTS: tuple[Any, ...] = (
 def polling_routes(service: PollingService, gate: Gate) -> APIRouter:
     """Return every route of this capability, below ``/v1``."""
     router = APIRouter()
-    _registering(router, service, gate)
-    _looking(router, service, gate)
-    _acting(router, service, gate)
+    tracker_routes(router, service, gate)
+    tracker_action_routes(router, service, gate)
     account_routes(router, service, gate)
     partner_routes(router, service, gate)
     slice_routes(router, service, gate)
     return router
 
 
-def _registering(router: APIRouter, service: PollingService, gate: Gate) -> None:
+def tracker_routes(router: APIRouter, service: PollingService, gate: Gate) -> None:
+    """Add registering and reading trackers."""
+    viewer = [Depends(gate.allow(Role.VIEWER))]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:register"))]
 
     @router.post("/v1/trackers", tags=["trackers"], **answers(RegisteredTracker, 201, 200), **takes(TrackerRequest))
     async def register(request: Request, caller: operator) -> Response:
-        """Register one tracker. Same partner and `external_id`: 200 and the tracker that is there, as it is."""
+        """Register one tracker. The same partner and `external_id` again: 200 and the existing tracker, unchanged."""
         new = read_tracker(await gate.read_bytes(request), now=gate.now())
         made = await service.register(new, caller=caller)
         headers = {"location": f"/v1/trackers/{made.tracker.id}"}
@@ -109,18 +110,14 @@ def _registering(router: APIRouter, service: PollingService, gate: Gate) -> None
     async def import_trackers(request: Request, caller: operator) -> Response:
         """Register trackers from NDJSON, one `TrackerRequest` per line, or CSV with the same columns.
 
-        Lines are committed in batches of up to 5,000 in their order; a bad line is rejected and costs no other.
-        Accounts that nobody knew get the default interval. When the connection breaks off, whole batches stay and
-        the rest is dropped; the same upload can be sent again and registers nobody twice. The first line of CSV names
-        the columns.
+        Lines are committed in batches of up to 5,000 in their order; a bad line is rejected alone.
+        New accounts get the default interval. When the connection is cut off, committed batches stay and the rest is
+        dropped; the same upload can be sent again and registers no tracker twice. The first line of CSV names the
+        columns.
         """
         as_csv = request.headers.get("content-type", "").lower().startswith(CSV)
         chunks = gate.stream(request, csv=True)
         return answer(await service.import_trackers(chunks, caller=caller, as_csv=as_csv, now=gate.now()))
-
-
-def _looking(router: APIRouter, service: PollingService, gate: Gate) -> None:
-    viewer = [Depends(gate.allow(Role.VIEWER))]
 
     @router.get("/v1/trackers", tags=["trackers"], dependencies=viewer, **answers(Page[TrackerView]))
     async def list_trackers(  # noqa: PLR0917  FastAPI calls it by name
@@ -133,9 +130,9 @@ def _looking(router: APIRouter, service: PollingService, gate: Gate) -> None:
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List trackers, newest first; those whose external id begins with a text in the order of these.
+        """List trackers, newest first; with `external_id`, those whose external id begins with it, in their order.
 
-        A page looks at 20,000 at most: it may be short and still have a `next`.
+        A page reads 20,000 at most: it may be short and still have a `next`.
         """
         states = states_of(state, ended=ended)
         query = TrackerQuery(account_id, partner, status, states, external_id, cursor, limit)
@@ -143,22 +140,23 @@ def _looking(router: APIRouter, service: PollingService, gate: Gate) -> None:
 
     @router.get("/v1/trackers/{tracker_id}", tags=["trackers"], dependencies=viewer, **answers(TrackerDetail))
     async def get_tracker(tracker_id: Id) -> Response:
-        """Return one tracker, with the last ten events that polls brought."""
+        """Return one tracker with its last ten scan events."""
         return answer(await service.get(tracker_id))
 
     @router.get("/v1/trackers/{tracker_id}/explain", tags=["trackers"], dependencies=viewer, **answers(Explanation))
     async def explain_tracker(tracker_id: Id) -> Response:
-        """Say why a tracker is where it is: its next turn, what holds it up, where its poll is, its last answer."""
+        """Explain a tracker: its next poll, what delays it, where its poll is, and its last answer."""
         return answer(await service.explain(tracker_id))
 
 
-def _acting(router: APIRouter, service: PollingService, gate: Gate) -> None:
+def tracker_action_routes(router: APIRouter, service: PollingService, gate: Gate) -> None:
+    """Add ending trackers and sending events."""
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:register"))]
     courier = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:events"))]
 
     @router.post("/v1/trackers/{tracker_id}/end", tags=["trackers"], **answers(EndedTracker))
     async def end_tracker(tracker_id: Id, caller: operator) -> Response:
-        """Poll a tracker no more. Twice is harmless."""
+        """Stop polling a tracker. Twice is harmless."""
         return answer(await service.end(tracker_id, caller=caller))
 
     @router.post(
@@ -168,30 +166,28 @@ def _acting(router: APIRouter, service: PollingService, gate: Gate) -> None:
         **takes(EventRequest),
     )
     async def take_event(request: Request, tracker_id: Id, caller: courier) -> Response:
-        """Take news that a courier sent: they outrank polling, and the next poll waits for one whole interval.
+        """Apply an event of a courier: it outranks polling, and the next poll waits one whole interval.
 
-        Answers what it did: `applied`, `stale` (not newer than the status), `duplicate`, or `ended`.
+        The outcome is `applied`, `stale` (not newer than the status), `duplicate`, or `ended`.
         """
         body = await gate.read(request, EventRequest)
         at = parse_instant(body.at, field="at")
-        news = StatusEvent(check_status(body.status), at, _id(body.event_id))
-        return answer(await service.take_event(tracker_id, news, caller=caller))
+        event = StatusEvent(check_status(body.status), at, _id(body.event_id))
+        return answer(await service.take_event(tracker_id, event, caller=caller))
 
 
 def _id(event_id: str | None) -> str | None:
     if event_id is not None and "\0" in event_id:
-        raise Rejected("unsupported_character", "event_id: \\u0000 cannot be kept", status=400, field="event_id")
+        raise Rejected("unsupported_character", "event_id: \\u0000 cannot be stored", status=400, field="event_id")
     return event_id
 
-
-# The REST routes of accounts, partners and slices.
 
 AccountId = Annotated[str, Path(min_length=1, max_length=200)]
 Name = Annotated[str, Path(min_length=1, max_length=50)]
 
 
 def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> None:
-    """Add what there is to see and to set of accounts."""
+    """Add reading and changing accounts."""
     viewer = [Depends(gate.allow(Role.VIEWER))]
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
     accounts = service.accounts
@@ -199,19 +195,19 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
     @router.get("/v1/accounts", tags=["accounts"], dependencies=viewer, **answers(Page[AccountLine]))
     async def list_accounts(
         sort: Annotated[Literal["id", "lag"], Query(description="`lag`: the worst first")] = "id",
-        text: Annotated[str | None, Query(min_length=1, max_length=200, description="That the id holds")] = None,
+        text: Annotated[str | None, Query(min_length=1, max_length=200, description="Part of the id")] = None,
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
         """List accounts by their ids, or the worst lag first (of the first 10,000 accounts).
 
-        A page that filters looks at 10,000 at most: it may be short and still have a `next`.
+        A page that filters reads 10,000 at most: it may be short and still have a `next`.
         """
         return answer(await accounts.list(sort=sort, text=text, cursor=cursor, limit=limit))
 
     @router.get("/v1/accounts/{account_id}", tags=["accounts"], dependencies=viewer, **answers(AccountDetail))
     async def get_account(account_id: AccountId) -> Response:
-        """Return one account, by what interval its trackers are placed now, and about how many it has."""
+        """Return one account, the interval that its trackers are placed by, and about how many it has."""
         return answer(await accounts.get(account_id))
 
     @router.get("/v1/accounts/{account_id}/freshness", tags=["accounts"], dependencies=viewer, **answers(FreshSeries))
@@ -225,13 +221,13 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
         "/v1/accounts/{account_id}", tags=["accounts"], **answers(StoredAccount, 200, 201), **takes(AccountRequest)
     )
     async def put_account(request: Request, account_id: AccountId, caller: admin) -> Response:
-        """Create an account, or set it whole. Its trackers are moved within minutes; no process is restarted."""
+        """Create an account, or replace its settings. Its trackers are moved within minutes, without a restart."""
         stored = await accounts.put(account_id, await gate.read(request, AccountRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
     @router.patch("/v1/accounts/{account_id}", tags=["accounts"], **answers(AccountView), **takes(AccountChange))
     async def change_account(request: Request, account_id: AccountId, caller: admin) -> Response:
-        """Set what is given of an account and nothing else, so that nobody's edit is written over."""
+        """Change the given settings of an account; concurrent changes of others are kept."""
         return answer(await accounts.change(account_id, await gate.read(request, AccountChange), caller=caller))
 
     @router.post(
@@ -242,22 +238,22 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
         **takes(PreviewRequest),
     )
     async def preview_account(request: Request, account_id: AccountId) -> Response:
-        """Say what another interval or cap would do to the load, per partner and at the peak; nothing is changed."""
-        return answer(await service.preview(account_id, await gate.read(request, PreviewRequest)))
+        """Preview the load of another interval or cap, per partner and at the peak; nothing is changed."""
+        return answer(await service.accounts.preview(account_id, await gate.read(request, PreviewRequest)))
 
     @router.post("/v1/accounts/{account_id}/pause", tags=["accounts"], **answers(AccountView))
     async def pause_account(account_id: AccountId, caller: admin) -> Response:
-        """Select its trackers no more."""
+        """Stop selecting its trackers."""
         return answer(await accounts.pause(account_id, caller=caller))
 
     @router.post("/v1/accounts/{account_id}/enable", tags=["accounts"], **answers(AccountView))
     async def enable_account(account_id: AccountId, caller: admin) -> Response:
-        """Select its trackers again, each at its own next turn."""
+        """Select its trackers again, each at its own next slot."""
         return answer(await accounts.enable(account_id, caller=caller))
 
 
 def partner_routes(router: APIRouter, service: PollingService, gate: Gate) -> None:
-    """Add what there is to see and to set of partners."""
+    """Add reading and changing partners."""
     viewer = [Depends(gate.allow(Role.VIEWER))]
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
     partners = service.partners
@@ -274,25 +270,25 @@ def partner_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
 
     @router.get("/v1/partners/{name}/figures", tags=["partners"], dependencies=viewer, **answers(PartnerFigures))
     async def partner_figures(name: Name) -> Response:
-        """Say how a partner is called now: quota, outcomes, breaker, quiet hours, and what waits for it."""
-        return answer(await service.partner_figures(name))
+        """Return how a partner is called now: quota, outcomes, breaker, quiet hours, and waiting polls."""
+        return answer(await service.partners.figures(name))
 
     @router.put("/v1/partners/{name}", tags=["partners"], **answers(StoredPartner, 200, 201), **takes(dict[str, Any]))
     async def put_partner(request: Request, name: Name, caller: admin) -> Response:
-        """Create a partner, or replace its settings; the body is the settings, in the words of `[partners.NAME]`."""
+        """Create a partner, or replace its settings; the body is the settings, with the fields of `[partners.NAME]`."""
         settings: dict[str, Any] = await gate.read(request, dict[str, Any])
         stored = await partners.put(name, settings, caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
     @router.patch("/v1/partners/{name}", tags=["partners"], **answers(PartnerView), **takes(dict[str, Any]))
     async def change_partner(request: Request, name: Name, caller: admin) -> Response:
-        """Set what is given of a partner's settings and nothing else (RFC 7396: null takes a setting out)."""
+        """Change the given settings of a partner (RFC 7396: null removes a setting)."""
         changes: dict[str, Any] = await gate.read(request, dict[str, Any])
         return answer(await partners.change(name, changes, caller=caller))
 
     @router.post("/v1/partners/{name}/pause", tags=["partners"], **answers(PartnerView))
     async def pause_partner(name: Name, caller: admin) -> Response:
-        """Call it no more, and select none of its trackers."""
+        """Stop calling it and selecting its trackers."""
         return answer(await partners.pause(name, caller=caller))
 
     @router.post("/v1/partners/{name}/enable", tags=["partners"], **answers(PartnerView))
@@ -302,7 +298,7 @@ def partner_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
 
     @router.post("/v1/partners/{name}/reset", tags=["partners"], **answers(PartnerView))
     async def reset_partner(name: Name, caller: admin) -> Response:
-        """Close its breaker, and end the silence that it asked for."""
+        """Close its breaker, and end the silence that it requested."""
         return answer(await partners.reset(name, caller=caller))
 
 
@@ -320,7 +316,7 @@ def slice_routes(router: APIRouter, service: PollingService, gate: Gate) -> None
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List what became of each slice, newest first; `to` beyond now shows what is to come."""
+        """List the slices, newest first; a `to` in the future includes coming ones."""
         page = await service.slices.list(
             minutes=int(minutes),
             from_at=instant_of(from_, "from"),
@@ -338,18 +334,18 @@ def slice_routes(router: APIRouter, service: PollingService, gate: Gate) -> None
         step: Annotated[Literal["1", "5", "15", "60"], Query(description="Minutes of a cell")] = "5",
         partner: Annotated[str | None, Query(max_length=50)] = None,
     ) -> Response:
-        """Return a range in one answer, the last day by default: what became of each cell, and how level it was.
+        """Return a range as a heat map, the last day by default: the counts of each cell, and how level it was.
 
-        At most 2,000 cells and 11 days; `to` beyond now shows what is to come.
+        At most 2,000 cells and 11 days; a `to` in the future includes coming slots.
         """
-        heat = await service.heat(
+        heat = await service.slices.heat(
             from_at=instant_of(from_, "from"), to_at=instant_of(to, "to"), step_minutes=int(step), partner=partner
         )
         return answer(heat)
 
     @router.post("/v1/slices/replay", tags=["slices"], **answers(Replay), **takes(ReplayRequest))
     async def replay_slices(request: Request, caller: operator) -> Response:
-        """Poll again what is missing of the last turns in a range, and nothing else; first count it with `dry_run`."""
+        """Poll again what is missing of the slots in a range; first count it with `dry_run`."""
         body = await gate.read(request, ReplayRequest)
         done = await service.slices.replay(
             parse_instant(body.from_, field="from"),

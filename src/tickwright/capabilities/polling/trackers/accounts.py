@@ -1,7 +1,7 @@
-"""Accounts as operators see them: how often their trackers are polled, how fresh that keeps them, and whether at all.
+"""Accounts: how often their trackers are polled, how fresh they are, and what a change would do to the load.
 
-Nothing here moves a tracker: an interval that differs from the placed one is what the corrector looks for, and who is
-paused is read with every selection. So a change counts from the next turn on, in every process, without a restart.
+Nothing here moves a tracker: the corrector looks for an interval that differs from the placed one, and every selection
+reads which accounts are paused. So a change counts from the next slot on, in every process, without a restart.
 """
 
 from collections import defaultdict
@@ -34,21 +34,19 @@ from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
-# What callers get to see of load: how many polls an account, a partner and everything make, and when.
-
 
 class AccountView(msgspec.Struct, kw_only=True):
     """How often an account's trackers are polled.
 
     Attributes:
-        polling_interval_minutes: What was asked for.
-        placed_interval_minutes: By what its trackers stand on the wheels; the corrector moves them when the two differ.
-        max_age_days: How long a tracker that is registered from now on is polled, unless it says so itself.
-        polls_per_slice_max: So many of its trackers are polled in five minutes at most; the others take turns.
+        polling_interval_minutes: As it was set.
+        placed_interval_minutes: Of its trackers' wheel; the corrector moves them when the two differ.
+        max_age_days: How long new trackers are polled, unless their registration says otherwise.
+        polls_per_slice_max: Trackers that are polled in five minutes at most; the others are deferred in rotation.
         freshness_objective: The share of its polls that is to be made within 1.1 intervals of the one before.
         paused_at: Since when its trackers are not selected.
-        lag_ratio: How old one of its trackers got within its last interval, in intervals: 1 when all are polled at
-            their second, above 1.1 when one was not polled in time. None where nothing was judged lately.
+        lag_ratio: The greatest age of its trackers within the last interval, in intervals: 1 when all are polled at
+            their second, above 1.1 when one was late. None when nothing was judged lately.
         stale_since: Since when more of its last interval is stale than the objective allows.
     """
 
@@ -66,12 +64,12 @@ class AccountView(msgspec.Struct, kw_only=True):
 
 
 class AccountLine(AccountView, kw_only=True):
-    """An account in a listing, with what its freshness comes to; :class:`AccountDetail` has all of it.
+    """An account in a listing, with a summary of its freshness.
 
     Attributes:
         recent_share: The share of the last interval's polls that was fresh.
-        error_budget_left: Of what may be stale in a month, the share that is not used up; below 0 it is overdrawn.
-        burn_rate: How fast it was used up within the last hour that was judged: at 1 it lasts for a month exactly.
+        error_budget_left: The unused share of what may be stale in a month; below 0 it is overdrawn.
+        burn_rate: How fast it was used within the last judged hour: at 1 it lasts for a month exactly.
     """
 
     recent_share: float | None
@@ -80,7 +78,7 @@ class AccountLine(AccountView, kw_only=True):
 
 
 class AccountDetail(AccountView, kw_only=True):
-    """One account; ``trackers`` counts ended ones too, and above 10,000 it is PostgreSQL's estimate."""
+    """One account; ``trackers`` includes ended ones, and is PostgreSQL's estimate above 10,000."""
 
     trackers: int
     trackers_estimated: bool
@@ -95,11 +93,11 @@ class StoredAccount(msgspec.Struct):
 
 
 class AccountLoad(msgspec.Struct, kw_only=True):
-    """What an account's trackers make under one setting.
+    """The polls of an account under one setting.
 
     Attributes:
-        polls_per_s: On the average; the cap is taken off.
-        deferred_share: The part of its polls that the cap leaves to a later turn.
+        polls_per_s: Average, after the cap.
+        deferred_share: The part of its polls that the cap defers.
     """
 
     polling_interval_minutes: int
@@ -109,15 +107,15 @@ class AccountLoad(msgspec.Struct, kw_only=True):
 
 
 class PartnerLoad(msgspec.Struct, kw_only=True):
-    """What one partner gets of it, now and then.
+    """The load of one partner before and after the change.
 
     Attributes:
         trackers: Of this account.
         account_now: Polls a second of this account.
-        all_now: Of all accounts, as the next hour's turns counted them last.
+        all_now: Of all accounts, as the next hour's slots were last counted.
         rate_per_s: What the tightest budget of the partner allows; none without one.
-        used_now: ``all_now`` against that.
-        over: Then more is asked than the partner allows: polls come later and later.
+        used_now: ``all_now`` divided by it.
+        over: More polls than the partner allows: they get later and later.
     """
 
     partner: str
@@ -133,12 +131,12 @@ class PartnerLoad(msgspec.Struct, kw_only=True):
 
 
 class WholeLoad(msgspec.Struct, kw_only=True):
-    """What all accounts make together.
+    """The polls of all accounts.
 
     Attributes:
-        polls_per_s: On the average of the next hour.
+        polls_per_s: Average of the next hour.
         slice_peak: Polls in the fullest slice of five minutes of the next hour.
-        slice_mean: On the average of its slices.
+        slice_mean: Average of its slices.
     """
 
     polls_per_s: float
@@ -147,7 +145,7 @@ class WholeLoad(msgspec.Struct, kw_only=True):
 
 
 class LoadPreview(msgspec.Struct, kw_only=True):
-    """What a change of an account would do to the load; nothing is changed.
+    """What a change of an account would do to the load.
 
     Attributes:
         trackers: Placed ones of the account.
@@ -169,12 +167,16 @@ _SHOWN = "\n".join(_RAW["shown"].splitlines()[1:])
 _SQL = {name: sql.replace("{shown}", _SHOWN) for name, sql in _RAW.items()}
 COUNTED_MAX = 10_000
 LOOKED_MAX = 10_000
-"""Accounts that a page looks at, when it filters or sorts."""
+"""Accounts that a page reads when it filters or sorts."""
 BEST = (float("inf"), "")
 
 
 class Accounts:
-    """The rows of ``tickwright.polling_schedule_config``."""
+    """The rows of ``tickwright.polling_schedule_config``.
+
+    Raises:
+        Rejected: ``account_not_found`` (404) from every method that names an account, except ``put``. Permanent.
+    """
 
     def __init__(self, pool: Pool, cursors: Cursors) -> None:
         self._pool, self._cursors = pool, cursors
@@ -182,11 +184,11 @@ class Accounts:
     async def list(
         self, *, sort: str = "id", text: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
     ) -> Page[AccountLine]:
-        """Return one page of accounts, each with what its freshness comes to.
+        """Return one page of accounts.
 
         Args:
             sort: ``id``, or ``lag``: the worst first, of the first 10,000 accounts by their ids.
-            text: That their ids hold, in any case; a page looks at 10,000 accounts, and may be short for it.
+            text: Part of their ids, in any case; a page reads 10,000 accounts, and may be short.
             cursor: From the page before.
             limit: 1 to 200.
 
@@ -207,11 +209,7 @@ class Accounts:
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
 
     async def get(self, account_id: str) -> AccountDetail:
-        """Return one account and about how many trackers it has.
-
-        Raises:
-            Rejected: ``account_not_found`` (404). Permanent.
-        """
+        """Return one account and about how many trackers it has."""
         row = await account_row(self._pool, account_id)
         found = await self._pool.fetchrow(_SQL["count_trackers"], row["account_no"], COUNTED_MAX + 1)
         estimated = found["counted"] > COUNTED_MAX
@@ -220,17 +218,36 @@ class Accounts:
         return view(AccountDetail, row, trackers=trackers, trackers_estimated=estimated, freshness=freshness)
 
     async def series(self, account_id: str, hours: int) -> FreshSeries:
-        """Return how fresh an account was: slices of the last ``hours``, as far as they are kept, and days before.
-
-        Raises:
-            Rejected: ``account_not_found`` (404). Permanent.
-        """
+        """Return how fresh an account was: slices of the last ``hours``, as far as they are kept, and days before."""
         row = await account_row(self._pool, account_id)
         slices = await read_series(self._pool, row["account_no"], row["now"] - timedelta(hours=hours))
         return FreshSeries(account_id, row["freshness_objective"], slices)
 
+    async def preview(self, account_id: str, change: PreviewRequest) -> LoadPreview:
+        """Return the load that an account makes now, and would make with ``change``; nothing is changed."""
+        async with self._pool.acquire() as connection, connection.transaction(readonly=True):
+            account = await account_row(connection, account_id)
+            trackers, estimated = await _trackers(connection, account["account_no"])
+            coming = await connection.fetch(_SQL["coming_polls"])
+            rates = {row["name"]: _rate(row["settings"]) for row in await connection.fetch(_SQL["partner_limits"])}
+        now = _Pace(account["placed_interval_minutes"], account["polls_per_slice_max"])
+        then = _then(account, change)
+        total = sum(trackers.values())
+        change_per_s = then.per_s(total) - now.per_s(total)
+        whole = _whole(coming, now.per_s(total))
+        return LoadPreview(
+            account_id=account_id,
+            trackers=round(total),
+            trackers_estimated=estimated,
+            now=now.load(total),
+            then=then.load(total),
+            all_now=whole,
+            all_then=_changed(whole, change_per_s),
+            partners=_partners(trackers, coming, rates, (now, then)),
+        )
+
     async def put(self, account_id: str, settings: AccountRequest, *, caller: Caller) -> StoredAccount:
-        """Create an account or set it whole; its trackers follow within minutes, without a restart.
+        """Create an account or replace its settings; its trackers are moved within minutes, without a restart.
 
         Raises:
             Rejected: ``invalid_account``. Permanent.
@@ -243,11 +260,7 @@ class Accounts:
         return StoredAccount(after, before is None)
 
     async def change(self, account_id: str, changes: AccountChange, *, caller: Caller) -> AccountView:
-        """Set what is given of an account, and nothing else: nobody else's edit is written over.
-
-        Raises:
-            Rejected: ``account_not_found`` (404). Permanent.
-        """
+        """Change the given settings of an account; concurrent changes of others are kept."""
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, account_id)
             if before is None:
@@ -256,19 +269,11 @@ class Accounts:
             return await self._written(connection, caller, "change", account_id, before)
 
     async def pause(self, account_id: str, *, caller: Caller) -> AccountView:
-        """Select its trackers no more; what is selected already goes out. Twice is harmless.
-
-        Raises:
-            Rejected: ``account_not_found`` (404). Permanent.
-        """
+        """Stop selecting its trackers; polls that are selected already are made. Twice is harmless."""
         return await self._change("pause", account_id, caller)
 
     async def enable(self, account_id: str, *, caller: Caller) -> AccountView:
-        """Select its trackers again, each at its own next turn; nothing is made up for.
-
-        Raises:
-            Rejected: ``account_not_found`` (404). Permanent.
-        """
+        """Select its trackers again, each at its own next slot; missed polls are not made up for."""
         return await self._change("enable", account_id, caller)
 
     async def _change(self, action: str, account_id: str, caller: Caller) -> AccountView:
@@ -293,11 +298,7 @@ class Accounts:
 
 
 async def account_row(connection: Connection | Pool, account_id: str) -> Any:
-    """Return the row of an account, with the database's clock.
-
-    Raises:
-        Rejected: ``account_not_found`` (404). Permanent.
-    """
+    """Return the row of an account, with the database's clock."""
     row = await connection.fetchrow(_SQL["get_account"], account_id)
     if row is None:
         raise _no_account(account_id)
@@ -312,12 +313,12 @@ async def _write(connection: Connection, account_id: str, settings: AccountReque
 
 
 def _budget(budgets: Mapping[str, BudgetLine], row: Any) -> dict[str, float | None]:
-    """Return what was found for a row; an account that is deleted in between has nothing."""
+    """Return the freshness of a row; none for an account that was deleted in between."""
     return budgets.get(row["account_id"], BudgetLine(None, None, None))._asdict()
 
 
 def _position(rows: Sequence[Any], items: Sequence[AccountView], limit: int, sort: str) -> Any:
-    """Return where a listing goes on; ``None`` at its end."""
+    """Return where a listing continues; ``None`` at its end."""
     if len(rows) <= limit:
         return rows[0]["last_id"] if rows and sort != "lag" else None
     return (rows[limit - 1]["rank"], items[-1].account_id) if sort == "lag" else items[-1].account_id
@@ -327,30 +328,23 @@ def _no_account(account_id: str) -> Rejected:
     return Rejected("account_not_found", f"there is no account {account_id[:50]!r}", status=404)
 
 
-# What a change of an account's interval or cap would do to the load, before anybody makes it.
-#
-# Trackers stand evenly on their wheel by construction, so an account of N trackers makes N polls an interval,
-# each second
-# as many. What all accounts make is what the next hour's slots counted in their last turns. Only reads.
-
 PAGES_SAMPLED = 1_000
 SLICE_S = 300
 SLICES = 12
 
 
 class _Pace(NamedTuple):
-    """How often, and how many at most in a slice."""
+    """An interval and a cap; trackers are spread evenly, so N trackers make N polls an interval."""
 
     minutes: int
     cap: int | None
 
     def per_s(self, trackers: float) -> float:
-        """Return the polls a second that so many trackers make."""
+        """Return the polls a second of so many trackers."""
         wanted = trackers / (self.minutes * 60)
         return wanted if self.cap is None else min(wanted, self.cap / SLICE_S)
 
     def load(self, trackers: float) -> AccountLoad:
-        """Return the same for callers."""
         made, wanted = self.per_s(trackers), trackers / (self.minutes * 60)
         return AccountLoad(
             polling_interval_minutes=self.minutes,
@@ -358,34 +352,6 @@ class _Pace(NamedTuple):
             polls_per_s=made,
             deferred_share=1 - made / wanted if wanted else 0.0,
         )
-
-
-async def preview_load(pool: Pool, account_id: str, change: PreviewRequest) -> LoadPreview:
-    """Return what the load is, and what it would be.
-
-    Raises:
-        Rejected: ``account_not_found`` (404). Permanent.
-    """
-    async with pool.acquire() as connection, connection.transaction(readonly=True):
-        account = await account_row(connection, account_id)
-        trackers, estimated = await _trackers(connection, account["account_no"])
-        coming = await connection.fetch(_SQL["coming_polls"])
-        rates = {row["name"]: _rate(row["settings"]) for row in await connection.fetch(_SQL["partner_limits"])}
-    now = _Pace(account["placed_interval_minutes"], account["polls_per_slice_max"])
-    then = _then(account, change)
-    total = sum(trackers.values())
-    change_per_s = then.per_s(total) - now.per_s(total)
-    whole = _whole(coming, now.per_s(total))
-    return LoadPreview(
-        account_id=account_id,
-        trackers=round(total),
-        trackers_estimated=estimated,
-        now=now.load(total),
-        then=then.load(total),
-        all_now=whole,
-        all_then=_changed(whole, change_per_s),
-        partners=_partners(trackers, coming, rates, (now, then)),
-    )
 
 
 async def _trackers(connection: Connection, account_no: int) -> tuple[dict[str, float], bool]:
@@ -405,13 +371,13 @@ def _then(account: Mapping[str, Any], change: PreviewRequest) -> _Pace:
 
 
 def _rate(settings: str) -> float | None:
-    """Return how many calls a second a partner's tightest budget allows."""
+    """Return the calls a second that a partner's tightest budget allows."""
     read = settings_of(settings)
     return min((calls / window_s for calls, window_s in read.budgets), default=None) if read is not None else None
 
 
 def _whole(coming: Sequence[Any], least_per_s: float) -> WholeLoad:
-    """Return what comes; no less than the account itself makes, whose first turns may not have come yet."""
+    """Return the coming load, at least that of the account itself, whose first slots may not be counted yet."""
     slices: dict[Any, int] = defaultdict(int)
     for row in coming:
         slices[row["slice_at"]] += row["polls"]
@@ -432,7 +398,7 @@ def _changed(whole: WholeLoad, change_per_s: float) -> WholeLoad:
 def _partners(
     trackers: Mapping[str, float], coming: Sequence[Any], rates: Mapping[str, float | None], paces: tuple[_Pace, _Pace]
 ) -> list[PartnerLoad]:
-    """Return the load of each partner that this account has trackers at; a cap is shared out as they are."""
+    """Return the load of each partner of the account's trackers; a cap is divided in proportion."""
     total = sum(trackers.values())
     found = []
     for name, count in trackers.items():

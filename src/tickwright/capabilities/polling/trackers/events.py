@@ -1,14 +1,14 @@
-"""News that somebody else brings of a tracker: a courier's webhook outranks polling.
+"""Events that couriers send of a tracker: a webhook outranks polling.
 
-Pure: the service loads the tracker under a lock, this module decides, the service writes. The rules, which hold for the
-answers of polls, too (``write_results`` in ``sql/consumer.sql``):
+Pure: the service loads the tracker under a lock, this module decides, the service writes. The rules, which also hold
+for the answers of polls (``write_results`` in ``sql/consumer.sql``):
 
-- News are applied in the order of their own instants, not of their arrival: what is older than the status is stale.
-- An instant ahead of the database's clock counts as the instant of receipt, so that it hides nothing that comes later.
-  A webhook's that is more than five minutes ahead is refused: its sender can correct it, and polls go on.
+- Events are applied in the order of their own instants, not of their arrival: one older than the status is stale.
+- An instant ahead of the database's clock counts as the instant of receipt, so that it hides no later event. A
+  webhook's instant more than five minutes ahead is refused: its sender can correct it, and polling continues.
 - Of two different statuses of one instant the one that arrives last counts. The same one is a duplicate.
 - A terminal status ends the tracker whatever its instant, and is the status from then on. After it nothing counts.
-- Scan events come with polls only. Each is told once, whatever the status and its instant: news from here hide none.
+- Scan events come with polls only. Each is published once, whatever the status and its instant.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ import msgspec
 from tickwright.domain.errors import Rejected
 
 TERMINAL_DEFAULT = ("Delivered",)
-"""Which statuses end a tracker where its partner's settings say nothing."""
+"""Statuses that end a tracker when its partner's settings list none."""
 
 AHEAD_MAX = timedelta(minutes=5)
 REMEMBERED = timedelta(days=7)
 
 
 class EventVerdict(StrEnum):
-    """What becomes of news."""
+    """What happens to an event."""
 
     APPLIED = "applied"
     STALE = "stale"
@@ -39,11 +39,11 @@ class EventVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatusEvent:
-    """What somebody says of a tracker.
+    """A status of a tracker, as its sender reports it.
 
     Attributes:
-        at: When the status came to be.
-        event_id: The sender's.
+        at: Since when the status holds.
+        event_id: The sender's id.
     """
 
     status: str
@@ -51,41 +51,41 @@ class StatusEvent:
     event_id: str | None = None
 
 
-def judge(tracker: Mapping[str, Any], news: StatusEvent, *, seen: bool) -> EventVerdict:
-    """Return what becomes of ``news``.
+def judge(tracker: Mapping[str, Any], event: StatusEvent, *, seen: bool) -> EventVerdict:
+    """Return what happens to ``event``.
 
     Args:
-        tracker: ``status status_at ended_at terminal`` as they are, under a lock, and ``now``, the database's clock.
-        news: As they came.
+        tracker: ``status status_at ended_at terminal`` under a lock, and ``now``, the database's clock.
+        event: As it came.
         seen: Whether the sender's id came before.
     """
-    at, same = tracker["status_at"], tracker["status"] == news.status
+    at, same = tracker["status_at"], tracker["status"] == event.status
     if seen:
         return EventVerdict.DUPLICATE
     if tracker["ended_at"] is not None:
-        return EventVerdict.DUPLICATE if same and at == news.at else EventVerdict.ENDED
-    if is_terminal(news.status, tracker["terminal"]):
+        return EventVerdict.DUPLICATE if same and at == event.at else EventVerdict.ENDED
+    if is_terminal(event.status, tracker["terminal"]):
         return EventVerdict.APPLIED
-    if same and (at == news.at or news.at > tracker["now"]):
+    if same and (at == event.at or event.at > tracker["now"]):
         return EventVerdict.DUPLICATE
-    if at is not None and min(news.at, tracker["now"]) < at:
+    if at is not None and min(event.at, tracker["now"]) < at:
         return EventVerdict.STALE
     return EventVerdict.APPLIED
 
 
-def counted_at(tracker: Mapping[str, Any], news: StatusEvent) -> datetime:
-    """Return the instant that applied news count for: not ahead of the clock, and not before what is known."""
-    at: datetime = min(news.at, tracker["now"])
+def counted_at(tracker: Mapping[str, Any], event: StatusEvent) -> datetime:
+    """Return the instant of an applied event: not ahead of the clock, and not before the known status."""
+    at: datetime = min(event.at, tracker["now"])
     return at if tracker["status_at"] is None else max(at, tracker["status_at"])
 
 
-def check_event(news: StatusEvent, now: datetime) -> None:
-    """Refuse news from far in the future: whoever sends them is to hear that a clock is wrong.
+def check_event(event: StatusEvent, now: datetime) -> None:
+    """Refuse an event far in the future, so that its sender learns that a clock is wrong.
 
     Raises:
         Rejected: ``time_in_future``. Permanent; a clock of the sender is wrong.
     """
-    if news.at > now + AHEAD_MAX:
+    if event.at > now + AHEAD_MAX:
         raise Rejected(
             "time_in_future",
             f"at: more than {AHEAD_MAX.seconds // 60} minutes ahead of {now.isoformat(timespec='seconds')}, "
@@ -96,15 +96,15 @@ def check_event(news: StatusEvent, now: datetime) -> None:
 
 
 def is_terminal(status: str, terminal: str | None) -> bool:
-    """Say whether a status ends a tracker; ``terminal`` is the partner's JSON list, compared as written."""
+    """Return whether a status ends a tracker; ``terminal`` is the partner's JSON list, compared as written."""
     if terminal is None:
         return status in TERMINAL_DEFAULT
     listed = msgspec.json.decode(terminal)
     return isinstance(listed, list) and status in listed
 
 
-def message_of(tracker: Mapping[str, Any], news: StatusEvent, *, ended: bool) -> str:
-    """Return what goes to the topic of poll events, as JSON text."""
+def message_of(tracker: Mapping[str, Any], event: StatusEvent, *, ended: bool) -> str:
+    """Return the message for the topic of poll events, as JSON text."""
     message = {
         "version": 1,
         "event": "ended" if ended else "status",
@@ -113,9 +113,9 @@ def message_of(tracker: Mapping[str, Any], news: StatusEvent, *, ended: bool) ->
         "account_id": tracker["account_id"],
         "partner": tracker["partner"],
         "external_id": tracker["external_id"],
-        "status": news.status,
+        "status": event.status,
         "previous_status": tracker["status"],
-        "at": news.at,
-        "event_id": news.event_id,
+        "at": event.at,
+        "event_id": event.event_id,
     }
     return msgspec.json.encode(message).decode()

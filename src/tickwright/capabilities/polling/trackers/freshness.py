@@ -1,12 +1,13 @@
-"""How fresh accounts are kept: every turn is judged when its time is over, from what really was polled.
+"""Freshness of accounts: each slot's minute is judged when its time is over, by the polls that were made.
 
-A poll is *fresh* when it was made within a tenth of its interval behind its second, so that no tracker gets older than
-1.1 intervals. The judge does not believe counters on the way: it compares who stood in the slot with the ledger of
-polls that are done. So a turn that nobody selected, a poll that was dropped, deferred or lost, and a partner that does
-not answer all count, whatever the reason. Counts are kept per account, in slices of five minutes
-and, later, in days.
+A poll is *fresh* when it is made within a tenth of its interval after its second, so that no tracker gets older than
+1.1 intervals. The judge uses no counters: it compares the trackers of the slot with the ledger of polls that are done.
+So a slot that was not selected, a poll that was dropped, deferred or lost, and a partner that does not answer count.
+Counts are kept per account, in slices of five minutes and, later, in days.
 
-The objective and its error budget are those of Google's *Site Reliability Workbook*, chapter 2.
+The objective and its error budget are those of Google's *Site Reliability Workbook*, chapter 2, the windows and
+thresholds of burn rates those of chapter 5: a rate counts when a long window and one of a twelfth of it are both above
+it. Windows begin at the border of a slice, the longest one at midnight (UTC), because whole days are folded.
 """
 
 from collections.abc import Sequence
@@ -21,20 +22,13 @@ from tickwright.ports.views import view
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
-# Burn rates: how fast an account uses up the error budget of its freshness. Pure.
-#
-# The windows and thresholds are those of Google's *Site Reliability Workbook*, chapter 5: a rate counts when a long
-# window and one of a twelfth of it are both above it, so that neither a short trouble nor a trouble that is over calls
-# anybody. What is counted are slices of five minutes, and whole days where these are folded: a window begins at
-# the border of a slice, the longest one at midnight (UTC).
-
 SLICE = timedelta(minutes=5)
 MONTH = timedelta(days=30)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FreshCounts(msgspec.Struct, kw_only=True):
-    """Turns that were judged; ``share`` is that of the fresh ones, nothing when there are none."""
+    """Polls that were judged; ``share`` is that of the fresh ones, null without polls."""
 
     polls: int
     fresh: int
@@ -42,16 +36,16 @@ class FreshCounts(msgspec.Struct, kw_only=True):
 
 
 class BurnRate(msgspec.Struct, kw_only=True):
-    """How fast an account uses up its error budget: at 1 it lasts for a month exactly, at 14.4 for two days.
+    """How fast an account uses its error budget: at 1 it lasts for a month exactly, at 14.4 for two days.
 
     Attributes:
-        window: ``1h``, ``6h`` or ``3d``, up to the last minute that was judged.
-        from_at: Where it begins: up to five minutes earlier, of the longest one at midnight (UTC).
-        rate: The part of its polls that was stale, against the part that may be; nothing when nothing was judged.
-        budget_used: What that takes out of a budget of thirty days.
-        short_window: A twelfth of the window, so that an alert ends soon after the trouble.
-        threshold: Somebody should look when both rates are above it.
-        burning: They are.
+        window: ``1h``, ``6h`` or ``3d``, up to the last judged minute.
+        from_at: Begin: up to five minutes earlier; of the longest window at midnight (UTC).
+        rate: The share of stale polls, divided by the share that may be stale; null when nothing was judged.
+        budget_used: The part of a budget of thirty days that this uses.
+        short_window: A twelfth of the window, so that an alert ends soon after the problem.
+        threshold: An alert fires when both rates are above it.
+        burning: Both rates are above it.
     """
 
     window: str
@@ -67,17 +61,17 @@ class BurnRate(msgspec.Struct, kw_only=True):
 
 
 class Freshness(msgspec.Struct, kw_only=True):
-    """How well an account's promise is kept. A poll is fresh within a tenth of its interval behind its second.
+    """How fresh an account is. A poll is fresh within a tenth of its interval after its second.
 
     Attributes:
         objective: The share that is to be fresh.
         lag_ratio: As in the account.
-        judged_until: The last minute whose turns were judged: about a tenth of the interval ago.
+        judged_until: The last judged minute, about a tenth of the interval ago.
         stale_since: Since when more of its last interval is stale than the objective allows; the alert ``account_lag``.
         recent: Of the last interval.
         month: Of the last 31 days.
-        error_budget_left: Of what may be stale in a month, the share that is not used up; below 0 it is overdrawn.
-        burn: How fast it is used up, over an hour, six hours and three days.
+        error_budget_left: The unused share of what may be stale in a month; below 0 it is overdrawn.
+        burn: How fast it is used, over an hour, six hours and three days.
     """
 
     objective: float
@@ -101,7 +95,7 @@ class FreshSlice(msgspec.Struct, kw_only=True):
 
 
 class FreshSeries(msgspec.Struct):
-    """How fresh an account was: whole days first, then what is kept in slices, each from the oldest on."""
+    """How fresh an account was: whole days first, then slices, each from the oldest on."""
 
     account_id: str
     objective: float
@@ -109,7 +103,7 @@ class FreshSeries(msgspec.Struct):
 
 
 class BurnWindow(NamedTuple):
-    """A window, the short one beside it, and above which rate both say that somebody should look."""
+    """A window, its short window, and the rate above which both raise an alert."""
 
     name: str
     length: timedelta
@@ -126,14 +120,14 @@ WINDOWS = (
 
 
 class JudgedCounts(NamedTuple):
-    """Turns that were judged, and how many of them were fresh."""
+    """Polls that were judged, and how many of them were fresh."""
 
     polls: int
     fresh: int
 
 
 def begins(judged_until: datetime) -> list[datetime]:
-    """Return where the windows begin that end at an instant: of each the long one, then the short one."""
+    """Return where the windows that end at an instant begin: of each the long one, then the short one."""
     return [_begin(judged_until, length) for one in WINDOWS for length in (one.length, one.short_length)]
 
 
@@ -147,9 +141,9 @@ def burn_rates(judged_until: datetime, objective: float, counts: Sequence[Judged
     """Return the rate of every window.
 
     Args:
-        judged_until: The last minute that was judged.
-        objective: The share that is to be fresh, below 1.
-        counts: Of the windows that :func:`begins` names, in that order.
+        judged_until: The last judged minute.
+        objective: The share of polls that is to be fresh, below 1.
+        counts: Of the windows of :func:`begins`, in that order.
     """
     starts = begins(judged_until)
     return [
@@ -174,15 +168,15 @@ def _rate(window: BurnWindow, from_at: datetime, objective: float, long: JudgedC
 
 
 def burnt(counted: JudgedCounts, objective: float) -> float | None:
-    """Return the rate at which a window used up the budget; nothing where nothing was judged."""
+    """Return the rate at which a window used the budget; ``None`` when nothing was judged."""
     if not counted.polls:
         return None
     return (counted.polls - counted.fresh) / counted.polls / (1 - objective)
 
 
-LOOK_S = 5.0
+IDLE_S = 5.0
 SLICES_MAX = 3_000
-"""More than a week and two hours of slices, and a month of days: what there can be of an account."""
+"""More than an account can have: a week and two hours of slices, and a month of days."""
 FOLD_MAX = 5000
 
 _SQL = {
@@ -192,7 +186,7 @@ _SQL = {
 
 
 class BudgetLine(NamedTuple):
-    """What the freshness of one account comes to; see :class:`.views.AccountLine`."""
+    """Summary of an account's freshness; see :class:`.accounts.AccountLine`."""
 
     recent_share: float | None
     error_budget_left: float | None
@@ -200,31 +194,31 @@ class BudgetLine(NamedTuple):
 
 
 class FreshnessJudge:
-    """Judges turns, each once, and folds slices whose time is over into days.
+    """Judges each slot's minute once, and folds old slices into days.
 
     Invariants:
-        FRS-1: each tracker that stood in a slot since one interval before its turn counts once for it, as fresh or not.
+        FRS-1: each tracker that was in a slot since one interval before its minute counts once for it, fresh or not.
     """
 
     async def round(self, lease: HeldLease) -> float:
-        """Judge the next turn of every wheel; at once again while there are more."""
+        """Judge the next minute of every wheel; again at once while there are more."""
         async with lease.transaction() as connection:
             if connection is None:
                 return 0.0
-            turns = await connection.fetch(_SQL["to_judge"])
+            due = await connection.fetch(_SQL["to_judge"])
             folded = await connection.fetchval(_SQL["fold"], FOLD_MAX)
             await connection.execute(_SQL["forget"], FOLD_MAX)
             await connection.execute(_SQL["forget_caps"])
-        for turn in turns:
+        for slot in due:
             async with lease.transaction() as connection:
                 if connection is None:
                     return 0.0
-                await connection.execute(_SQL["judge"], turn["slot_id"], turn["due_at"], turn["interval_minutes"])
-        return 0.0 if turns or folded == FOLD_MAX else LOOK_S
+                await connection.execute(_SQL["judge"], slot["slot_id"], slot["due_at"], slot["interval_minutes"])
+        return 0.0 if due or folded == FOLD_MAX else IDLE_S
 
 
 async def read_freshness(pool: Pool, account_no: int) -> Freshness:
-    """Return how fresh one account is, and how fast it uses up its error budget."""
+    """Return how fresh one account is, and how fast it uses its error budget."""
     row = await pool.fetchrow(_SQL["show"], account_no)
     burn: list[BurnRate] = []
     if row["judged_until"] is not None:
@@ -234,7 +228,7 @@ async def read_freshness(pool: Pool, account_no: int) -> Freshness:
 
 
 async def read_budgets(pool: Pool, account_ids: Sequence[str]) -> dict[str, BudgetLine]:
-    """Return what the freshness of some accounts comes to, in one statement."""
+    """Return the summaries of accounts, in one statement."""
     return {row["account_id"]: _budget_of(row) for row in await pool.fetch(_SQL["budgets"], list(account_ids))}
 
 
@@ -252,7 +246,7 @@ async def read_series(pool: Pool, account_no: int, since: datetime) -> list[Fres
 
 
 def freshness_of(row: Any, burn: list[BurnRate]) -> Freshness:
-    """Return what a row of the query ``show`` says; ``burn`` is empty where nothing was judged lately."""
+    """Return the freshness in a row of the query ``show``; ``burn`` is empty when nothing was judged lately."""
     month = _counts(row["polls"], row["fresh"])
     return Freshness(
         objective=row["objective"],

@@ -1,8 +1,8 @@
-"""What callers may ask of polling, as typed bodies, and how a line of an import becomes a tracker.
+"""Request schemas of polling, views of trackers, and reading a tracker from JSON, NDJSON or CSV.
 
-REST, NDJSON and CSV are read here, so that one rule has one error. A line of NDJSON costs a few microseconds: what
-two parsers could read differently cannot be in a line that has no backslash and as many quotes as its fields need, so
-only other lines go through the careful reader.
+All formats are read here, so that one rule has one error. A line of NDJSON costs a few microseconds: a line without a
+backslash and with as many quotes as its fields need cannot be read differently by two parsers; only other lines go
+through the strict reader.
 """
 
 import re
@@ -28,25 +28,25 @@ COLUMNS = ("account_id", "partner", "external_id", "status", "tracking_until")
 _PARTNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f]")
 _STEPS = frozenset({".", ".."})
-"""What browsers take for steps within a path, however it is escaped: no page could reach such an account."""
+"""Browsers resolve these in a path, however escaped: no URL could name such an account."""
 
 PartnerName = Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
 class TrackerRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A tracker to be polled. What the OpenAPI document shows; :class:`TrackerWire` is what is read."""
+    """A tracker to be polled."""
 
     account_id: Annotated[str, Meta(min_length=1, max_length=ACCOUNT_CHARS_MAX, pattern="^[^/]+$")]
     partner: PartnerName
     external_id: Annotated[
-        str, Meta(min_length=1, max_length=EXTERNAL_ID_CHARS_MAX, description="What the partner calls it")
+        str, Meta(min_length=1, max_length=EXTERNAL_ID_CHARS_MAX, description="The partner's id of it")
     ]
     status: Annotated[str, Meta(min_length=1, max_length=STATUS_CHARS_MAX)] | None = None
     tracking_until: InstantText | None = None
 
 
 class TrackerWire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """:class:`TrackerRequest` without its bounds: those have errors of their own in :func:`check_tracker`."""
+    """:class:`TrackerRequest` as it is read: :func:`check_tracker` checks the bounds, with errors of their own."""
 
     account_id: str
     partner: str
@@ -56,7 +56,7 @@ class TrackerWire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewTracker(msgspec.Struct, frozen=True):
-    """A tracker that somebody registers, checked."""
+    """A checked tracker that is to be registered."""
 
     account_id: str
     partner: str
@@ -66,7 +66,7 @@ class NewTracker(msgspec.Struct, frozen=True):
 
 
 class AccountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An account, whole: what is left out gets its default."""
+    """All settings of an account; omitted ones get their defaults."""
 
     polling_interval_minutes: Annotated[int, Meta(ge=1, le=INTERVAL_MINUTES_MAX)] = 120
     max_age_days: Annotated[int, Meta(ge=1, le=AGE_DAYS_MAX)] = 60
@@ -75,7 +75,7 @@ class AccountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class AccountChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What changes of an account; what is left out stays as it is. No ``polls_per_slice_max``, null, ends the cap."""
+    """Changed settings of an account; omitted ones stay. A null ``polls_per_slice_max`` removes the cap."""
 
     polling_interval_minutes: Annotated[int, Meta(ge=1, le=INTERVAL_MINUTES_MAX)] | msgspec.UnsetType = msgspec.UNSET
     max_age_days: Annotated[int, Meta(ge=1, le=AGE_DAYS_MAX)] | msgspec.UnsetType = msgspec.UNSET
@@ -83,25 +83,25 @@ class AccountChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     freshness_objective: Annotated[float, Meta(ge=0.5, le=0.9999)] | msgspec.UnsetType = msgspec.UNSET
 
     def of(self, present: Any) -> AccountRequest:
-        """Return the whole account: ``present`` with the changes."""
+        """Return all settings: ``present`` with the changes."""
         given = msgspec.structs.asdict(self)
         kept = {name: getattr(present, name) for name, value in given.items() if value is msgspec.UNSET}
         return AccountRequest(**{**given, **kept})
 
 
 class PreviewRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A change of an account to be looked at first; what is left out stays as it is."""
+    """A change of an account to be previewed; omitted settings stay."""
 
     polling_interval_minutes: Annotated[int, Meta(ge=1, le=INTERVAL_MINUTES_MAX)] | msgspec.UnsetType = msgspec.UNSET
     polls_per_slice_max: Annotated[int, Meta(ge=1, le=SLICE_POLLS_MAX)] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class EventRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """News of a tracker.
+    """An event of a tracker.
 
     Attributes:
-        at: When the status came to be.
-        event_id: The sender's; the same one twice is one piece of news, whatever else it says.
+        at: Since when the status holds.
+        event_id: The sender's id; the same id twice is one event, whatever its other fields.
     """
 
     status: Annotated[str, Meta(min_length=1, max_length=STATUS_CHARS_MAX)]
@@ -110,10 +110,10 @@ class EventRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename={"from_": "from"}):
-    """Which turns to look at again: from ``from`` to before ``to``; without ``dry_run: false`` it only counts.
+    """Slots to replay, whose last minute is from ``from`` to before ``to``; only counted unless ``dry_run`` is false.
 
     Attributes:
-        topic_lost: What went to Kafka and was not read is not there any more; otherwise it is left out.
+        topic_lost: Unread polls are no longer in Kafka; otherwise their trackers are skipped.
     """
 
     from_: InstantText
@@ -128,9 +128,9 @@ class TrackerView(msgspec.Struct, kw_only=True):
 
     Attributes:
         state: ``waiting`` (for its place), ``placed`` or ``ended``.
-        status_at: When its status came to be, as whoever brought it says.
-        next_poll_at: Its next turn; nothing while it waits, is paused or has ended.
-        skip_until: Somebody else brought news, so it is not polled before.
+        status_at: Since when its status holds, as its sender reports.
+        next_poll_at: Its next poll; null while it waits, is paused or has ended.
+        skip_until: An event of the courier postponed polling until then.
     """
 
     id: int
@@ -149,14 +149,14 @@ class TrackerView(msgspec.Struct, kw_only=True):
 
 
 class TrackerEvent(msgspec.Struct):
-    """A scan event that the courier told, with the instant that it gave."""
+    """A scan event with the courier's instant."""
 
     at: datetime
     text: str
 
 
 class TrackerDetail(TrackerView, UserData, kw_only=True):
-    """One tracker; ``events`` are the last ten that polls brought, newest last."""
+    """One tracker; ``events`` are the last ten scan events, newest last."""
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("events",)
     events: list[TrackerEvent] | None
@@ -179,10 +179,10 @@ class EndedTracker(msgspec.Struct):
 
 
 class EventOutcome(msgspec.Struct):
-    """What became of news that somebody brought.
+    """What happened to an event.
 
-    ``outcome`` is ``applied``, ``stale`` (newer news are there), ``duplicate`` (these are there) or ``ended`` (the
-    tracker is tracked no more). ``ended`` is true where these news ended it.
+    ``outcome`` is ``applied``, ``stale`` (a newer status is known), ``duplicate`` (this one is known) or ``ended`` (the
+    tracker has ended). ``ended`` is true when this event ended it.
     """
 
     id: int
@@ -198,11 +198,11 @@ _decoder = msgspec.json.Decoder(TrackerWire)
 
 
 def read_tracker(body: bytes, *, now: datetime | None) -> NewTracker:
-    """Return the checked tracker that a JSON body or line asks for.
+    """Return the checked tracker of a JSON body or line.
 
     Args:
         body: One JSON object.
-        now: The database's clock as far as known; ``None`` lets ``tracking_until`` lie anywhere.
+        now: The database's clock as far as known; ``None`` does not compare ``tracking_until`` with it.
 
     Raises:
         Rejected: Syntax and unknown fields 400, values 422. Permanent: do not retry.
@@ -219,7 +219,7 @@ def read_tracker(body: bytes, *, now: datetime | None) -> NewTracker:
 
 
 def _is_plain(body: bytes, wire: TrackerWire) -> bool:
-    """Say whether a line can only be read in one way: no escape, no field twice, nothing between the fields."""
+    """Return whether all parsers read a line alike: no escape, no field twice, nothing between the fields."""
     given = 3 + (wire.status is not None) + (wire.tracking_until is not None)
     return b"\\" not in body and body.count(b'"') == 4 * given and b"null" not in body
 
@@ -237,7 +237,7 @@ def check_tracker(
 
     Raises:
         Rejected: ``invalid_account``, ``invalid_partner``, ``invalid_external_id``, ``invalid_status``,
-            ``time_in_past``, or what :func:`parse_instant` says. Permanent.
+            ``time_in_past``, or the errors of :func:`parse_instant`. Permanent.
     """
     check_account(account_id)
     check_partner(partner)
@@ -247,12 +247,12 @@ def check_tracker(
         check_status(status)
     until = None if tracking_until is None else parse_instant(tracking_until, field="tracking_until")
     if until is not None and now is not None and until <= now:
-        raise Rejected("time_in_past", "tracking_until: must be ahead", field="tracking_until")
+        raise Rejected("time_in_past", "tracking_until: must be in the future", field="tracking_until")
     return NewTracker(account_id, partner, external_id, status, until)
 
 
 def check_account(account_id: str) -> str:
-    """Return the id of an account when it can be one.
+    """Return a valid account id.
 
     Raises:
         Rejected: ``invalid_account``. Permanent.
@@ -268,7 +268,7 @@ def check_account(account_id: str) -> str:
 
 
 def check_partner(name: str) -> str:
-    """Return the name of a partner when it can be one.
+    """Return a valid partner name.
 
     Raises:
         Rejected: ``invalid_partner``. Permanent.
@@ -279,7 +279,7 @@ def check_partner(name: str) -> str:
 
 
 def check_status(status: str) -> str:
-    """Return a status when it can be one.
+    """Return a valid status.
 
     Raises:
         Rejected: ``invalid_status``. Permanent.
@@ -294,7 +294,7 @@ def _bad(code: str, field: str, chars_max: int) -> Rejected:
 
 
 def read_columns(head: str) -> tuple[str, ...]:
-    """Return the columns that the first line of a CSV file names.
+    """Return the columns in the first line of a CSV file.
 
     Raises:
         Rejected: ``invalid_columns`` (400): one is missing, unknown or there twice. Permanent.
@@ -305,7 +305,7 @@ def read_columns(head: str) -> tuple[str, ...]:
     if missing or strange or len(set(names)) != len(names):
         raise Rejected(
             "invalid_columns",
-            f"the first line names the columns: {', '.join(COLUMNS[:3])} and, if you like, {', '.join(COLUMNS[3:])}",
+            f"the first line names the columns: {', '.join(COLUMNS[:3])} and optionally {', '.join(COLUMNS[3:])}",
             status=400,
             found=[strict_json.shown(name)[1:-1] for name in names[:20]],
         )
@@ -313,7 +313,7 @@ def read_columns(head: str) -> tuple[str, ...]:
 
 
 def tracker_of_row(columns: tuple[str, ...], cells: list[str], *, now: datetime | None) -> NewTracker:
-    """Return the checked tracker that a row of a CSV file asks for; an empty cell is none.
+    """Return the checked tracker of a CSV row; an empty cell is no value.
 
     Raises:
         Rejected: ``invalid_csv`` (400), or as :func:`check_tracker`. Permanent.

@@ -1,11 +1,11 @@
-"""What became of each minute: the slice ledger, and the replay of what is missing.
+"""The slice ledger: what happened in each minute, as a list and as a heat map, and the replay of missing polls.
 
-A replay is for polls that were lost on the way, by hand or with a broker's disk. It polls a tracker again under the
-same message id, and only where nothing says that it was polled or is on its way: no line in the ledger of answers, no
-row in the outbox or in the queue, and no batch in Kafka that the consumers have not passed. No row is kept per poll in
-Kafka, so a partner's turn is left out as a whole while one of its batches may hold a poll of it; also where nobody
-knows where such a batch stands. Whoever knows that the topic has lost them says so. Only the last turn of a slot can
-be replayed; an older one was followed by another poll of the same trackers.
+A replay is for polls that were lost, by hand or with a broker's disk. It polls a tracker again under the same message
+id, and only when nothing shows that the poll was made or may still be made: no line in the ledger of answers, no row in
+the outbox or in the queue, and no batch in Kafka that the consumers have not passed. Kafka's polls have no rows, so a
+partner's polls of a slot are all skipped while one of its batches may hold one, or when its offsets are unknown, unless
+the caller knows that the topic lost them. Only the last minute of a slot can be replayed; an older one was followed by
+another poll of the same trackers.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ from tickwright.store.queries import load
 
 
 class SliceCounts(msgspec.Struct, kw_only=True):
-    """What became of a slice's trackers.
+    """Counts of a slice's trackers.
 
     Attributes:
-        expected: Trackers that stood there; of a turn that is not selected yet, as its slot's last turn counted them.
+        expected: Trackers of its slots; before the selection, as the slot's last selection counted them.
         selected: Put into the outbox.
-        skipped: Not wanted: paused, too old, or somebody else brought news.
-        deferred: Left to a later turn, because their account has had its polls of these five minutes.
+        skipped: Not selected: paused, too old, or postponed by an event of the courier.
+        deferred: Left to a later slice, because their account reached its cap of five minutes.
         published: Sent.
         polled: Answered.
-        late: Answered more than a tenth of their interval behind their due second.
-        superseded: Given up because the next turn had come.
-        coalesced: Turns, not trackers, that were missed and made good by a later one.
+        late: Answered more than a tenth of their interval after their due second.
+        superseded: Dropped because the next poll was due.
+        coalesced: Slots, not trackers, that were missed and replaced by a later selection.
     """
 
     expected: int = 0
@@ -61,12 +61,12 @@ class Replay(msgspec.Struct):
     """What a replay did, or would do.
 
     Attributes:
-        turns: Last turns of their slots in the range.
-        trackers: Polled again; of a dry run, would be.
-        superseded_turns: Turns in the range that have a later one, so that there is nothing left to replay.
-        unread_turns: Of which some or all trackers are left out, because their polls may be in Kafka still.
-        unread_trackers: Left out, because the consumers have not passed the batches that their polls may be in.
-        unknown_trackers: Left out, because nobody knows where such a batch stands in Kafka.
+        turns: Slots whose last minute is in the range.
+        trackers: Polled again; in a dry run, would be.
+        superseded_turns: Minutes in the range that have a later one, so that there is nothing to replay.
+        unread_turns: Slots of which trackers are skipped, because their polls may still be in Kafka.
+        unread_trackers: Skipped, because the consumers have not passed the batches that may hold their polls.
+        unknown_trackers: Skipped, because the offsets of such a batch are unknown.
         released_until: When the last of them is released.
     """
 
@@ -89,6 +89,40 @@ RANGE_MAX = timedelta(days=8)
 MINUTE = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTS = SliceCounts.__struct_fields__
+
+
+DAY = timedelta(days=1)
+CELLS_MAX = 2_000
+HEAT_RANGE_MAX = timedelta(days=11)
+"""The ledger's three days and an interval of a week, and one coming day."""
+TENS_A_MINUTE = 6
+_HEAT_COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")
+
+
+class HeatCell(SliceCounts, kw_only=True):
+    """One cell of a heat map.
+
+    Attributes:
+        unanswered: Selected, and neither answered nor dropped; a young cell's may still be answered.
+        flatness: Its fullest ten seconds divided by its average ones, 1 when level; none without trackers.
+        last_turns: Slots whose last minute is here: a replay can read these.
+    """
+
+    from_at: datetime
+    unanswered: int
+    flatness: float | None
+    last_turns: int
+
+
+class SliceHeat(msgspec.Struct, kw_only=True):
+    """A range of the slice ledger in cells of equal length, oldest first; empty ones are skipped."""
+
+    from_at: datetime
+    to_at: datetime
+    now: datetime
+    step_minutes: int
+    flatness: float | None
+    cells: list[HeatCell]
 
 
 class Slices:
@@ -115,17 +149,17 @@ class Slices:
 
         Args:
             minutes: Length of a slice, 1 or 5.
-            from_at: Inclusive; nothing is as far back as the ledger goes.
-            to_at: Exclusive; nothing is now. Beyond now it shows what is to come.
+            from_at: Inclusive; by default as far back as the ledger goes.
+            to_at: Exclusive; by default now. A later instant includes coming slots.
             partner: One only.
             cursor: From the page before.
-            limit: Slices at most; those without any turn are left out.
+            limit: Slices at most; empty ones are skipped.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``, ``partner_not_found`` (404). Permanent.
         """
         limit, width = bounded(limit), timedelta(minutes=minutes)
-        now, partner_no = await clock_and_partner(self._pool, partner)
+        now, partner_no = await _clock_and_partner(self._pool, partner)
         listing = ("slices", minutes, from_at, to_at, partner)
         end = _ceil(to_at or now, width)
         if cursor is not None:
@@ -140,6 +174,49 @@ class Slices:
             more = await self._cursors.make(_ceil(older + MINUTE, width), *listing)
         return Page(_slices(rows), more)
 
+    async def heat(
+        self,
+        *,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        step_minutes: int = 5,
+        partner: str | None = None,
+    ) -> SliceHeat:
+        """Return a range as a heat map, in cells of equal length.
+
+        Args:
+            from_at: Inclusive; by default a day before ``to_at``.
+            to_at: Exclusive; by default now. A later instant includes coming slots.
+            step_minutes: Length of a cell.
+            partner: One only.
+
+        Raises:
+            Rejected: ``invalid_range``: empty, above 11 days, or of more than 2,000 cells; ``partner_not_found`` (404).
+                Permanent.
+        """
+        now, partner_no = await _clock_and_partner(self._pool, partner)
+        width = timedelta(minutes=step_minutes)
+        end = _ceil(to_at or now, width)
+        begin = from_at - (from_at - _EPOCH) % width if from_at is not None else end - DAY
+        if not timedelta() < end - begin <= min(HEAT_RANGE_MAX, CELLS_MAX * width):
+            raise Rejected(
+                "invalid_range",
+                f"to: after from, at most {HEAT_RANGE_MAX.days} days and {CELLS_MAX} steps after it",
+                field="to",
+            )
+        async with self._pool.acquire() as connection:
+            rows = await connection.fetch(_SQL["heat"], begin, end, partner_no, step_minutes)
+            turns = await connection.fetch(_SQL["last_turns"], begin, end, step_minutes)
+        last = {row["from_at"]: row["turns"] for row in turns}
+        return SliceHeat(
+            from_at=begin,
+            to_at=end,
+            now=now,
+            step_minutes=step_minutes,
+            flatness=_flatness(rows),
+            cells=[_cell(row, last.get(row["from_at"], 0)) for row in rows],
+        )
+
     async def replay(
         self,
         from_at: datetime,
@@ -150,10 +227,10 @@ class Slices:
         dry_run: bool = True,
         topic_lost: bool = False,
     ) -> Replay:
-        """Poll again what is missing of the last turns between two instants, a slot of each wheel a minute.
+        """Poll again what is missing of the slots whose last minute is in a range, one slot of each wheel a minute.
 
-        Each turn is a short transaction that keeps the selector away from its slot; what is committed stays when the
-        call breaks off, and calling again goes on where it was.
+        Each slot is a short transaction that excludes the selector; what is committed stays when the call is cut off,
+        and another call continues.
 
         Args:
             from_at: Inclusive.
@@ -161,15 +238,15 @@ class Slices:
             caller: For the audit trail.
             partner: One only.
             dry_run: Only count.
-            topic_lost: The caller knows that what went to Kafka and was not read is not there any more. Where it is
-                there after all, its polls are on the topic twice.
+            topic_lost: The caller knows that unread polls are no longer in Kafka. If they are, they are on the topic
+                twice.
 
         Raises:
             Rejected: ``invalid_range``, ``partner_not_found`` (404). Permanent.
         """
         if not timedelta() < to_at - from_at <= RANGE_MAX:
             raise Rejected("invalid_range", f"to: after from, and at most {RANGE_MAX.days} days after it", field="to")
-        _, partner_no = await clock_and_partner(self._pool, partner)
+        _, partner_no = await _clock_and_partner(self._pool, partner)
         turns = await self._pool.fetch(_SQL["turns"], from_at, to_at)
         known = await self._pool.fetchval(_SQL["count_turns"], from_at, to_at)
         done = Replay(dry_run, len(turns), 0, max(0, known - len(turns)), 0, 0, 0, None)
@@ -204,12 +281,8 @@ class Slices:
             await update_audit(connection, line, done)
 
 
-async def clock_and_partner(pool: Pool, partner: str | None) -> tuple[datetime, int | None]:
-    """Return the database's clock and the number of a partner, if one is meant.
-
-    Raises:
-        Rejected: ``partner_not_found`` (404). Permanent.
-    """
+async def _clock_and_partner(pool: Pool, partner: str | None) -> tuple[datetime, int | None]:
+    """Return the database's clock and the number of the partner, if one is given."""
     row = await pool.fetchrow(_SQL["clock"], partner)
     if partner is not None and row["partner_no"] is None:
         raise Rejected("partner_not_found", f"there is no partner {partner[:50]!r}", status=404)
@@ -224,7 +297,7 @@ def _count(done: Replay, found: Any) -> None:
 
 
 def _ceil(at: datetime, width: timedelta) -> datetime:
-    """Return the first border of slices that is not before ``at``."""
+    """Return the first slice border that is not before ``at``."""
     return at + (_EPOCH - at) % width
 
 
@@ -239,90 +312,6 @@ def _slices(rows: Any) -> list[SliceView]:
     return list(slices.values())
 
 
-# The slice ledger as a heat map: a day in one answer, cell by cell, with how level each of them was.
-#
-# *Flatness* is the fullest ten seconds of a cell against its average ten seconds: 1 is level. A cell counts the minutes
-# in which there was a turn.
-
-DAY = timedelta(days=1)
-CELLS_MAX = 2_000
-HEAT_RANGE_MAX = timedelta(days=11)
-"""As far as the ledger goes: three days and an interval of a week, and what is to come of one day."""
-TENS_A_MINUTE = 6
-_HEAT_COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")
-
-
-class HeatCell(SliceCounts, kw_only=True):
-    """One cell of a heat map.
-
-    Attributes:
-        unanswered: Selected, and neither answered nor given up; on their way still, where the cell is young.
-        flatness: Its fullest ten seconds against its average ones, 1 when level; none where nothing stood.
-        last_turns: Slots whose last turn lies here: those are what a replay can look at.
-    """
-
-    from_at: datetime
-    unanswered: int
-    flatness: float | None
-    last_turns: int
-
-
-class SliceHeat(msgspec.Struct, kw_only=True):
-    """A range of the slice ledger in cells of equal length, the oldest first; those without a turn are left out."""
-
-    from_at: datetime
-    to_at: datetime
-    now: datetime
-    step_minutes: int
-    flatness: float | None
-    cells: list[HeatCell]
-
-
-async def slice_heat(
-    pool: Pool,
-    *,
-    from_at: datetime | None = None,
-    to_at: datetime | None = None,
-    step_minutes: int = 5,
-    partner: str | None = None,
-) -> SliceHeat:
-    """Return what became of a range, in cells of equal length.
-
-    Args:
-        pool: Of this process.
-        from_at: Inclusive; nothing is a day before ``to_at``.
-        to_at: Exclusive; nothing is now. Beyond now it shows what is to come.
-        step_minutes: Length of a cell.
-        partner: One only.
-
-    Raises:
-        Rejected: ``invalid_range``: empty, above 11 days, or of more than 2,000 cells; ``partner_not_found`` (404).
-            Permanent.
-    """
-    now, partner_no = await clock_and_partner(pool, partner)
-    width = timedelta(minutes=step_minutes)
-    end = _ceil(to_at or now, width)
-    begin = from_at - (from_at - _EPOCH) % width if from_at is not None else end - DAY
-    if not timedelta() < end - begin <= min(HEAT_RANGE_MAX, CELLS_MAX * width):
-        raise Rejected(
-            "invalid_range",
-            f"to: after from, at most {HEAT_RANGE_MAX.days} days and {CELLS_MAX} steps after it",
-            field="to",
-        )
-    async with pool.acquire() as connection:
-        rows = await connection.fetch(_SQL["heat"], begin, end, partner_no, step_minutes)
-        turns = await connection.fetch(_SQL["last_turns"], begin, end, step_minutes)
-    last = {row["from_at"]: row["turns"] for row in turns}
-    return SliceHeat(
-        from_at=begin,
-        to_at=end,
-        now=now,
-        step_minutes=step_minutes,
-        flatness=_flatness(rows),
-        cells=[_cell(row, last.get(row["from_at"], 0)) for row in rows],
-    )
-
-
 def _cell(row: Any, last_turns: int) -> HeatCell:
     counts = {name: row[name] for name in _HEAT_COUNTS}
     unanswered = max(0, row["selected"] - row["polled"] - row["superseded"])
@@ -332,7 +321,7 @@ def _cell(row: Any, last_turns: int) -> HeatCell:
 
 
 def _flatness(rows: Sequence[Any]) -> float | None:
-    """Return the fullest ten seconds of some cells against their average; ``None`` where nothing stood."""
+    """Return the fullest ten seconds of cells divided by their average; ``None`` without trackers."""
     whole = sum(row["load"] for row in rows)
     tens = sum(row["minutes"] for row in rows) * TENS_A_MINUTE
     return None if not whole else max(row["peak"] for row in rows) * tens / whole
