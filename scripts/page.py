@@ -60,6 +60,13 @@ def build() -> None:
     """Make ``static/`` from the source, with types of today's API."""
     schema()
     _npm("run", "check")
+    bundle()
+
+
+def bundle() -> None:
+    """Make ``static/`` from the source as it is; needs Node and nothing of ours."""
+    _node()
+    _install()
     with tempfile.TemporaryDirectory(prefix=".page-", dir=WEB.parent) as folder:
         made = Path(folder) / "static"
         _vite(made)

@@ -19,7 +19,7 @@ from tickwright.rest.admission import ListenerLimits
 
 INDEX = (
     '<!doctype html><base href="%BASE%" /><meta name="csp-nonce" content="%NONCE%" />'
-    '<script type="module" src="./assets/main-abc123.js"></script>'
+    '<script type="module" src="./assets/main.js"></script>'
 )
 SCRIPT = "console.log('page');\n" * 200
 
@@ -31,7 +31,7 @@ def built(folder: Path) -> Path:
     (static / "index.html").write_text(INDEX)
     (static / "mark.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     (static / "source.sha256").write_text("secret-hash")
-    (static / "assets/main-abc123.js").write_text(SCRIPT)
+    (static / "assets/main.js").write_text(SCRIPT)
     (folder / "secret.txt").write_text("secret-file")
     return static
 
@@ -96,14 +96,24 @@ async def test_the_page_allows_nothing_from_elsewhere(api: RunningApi) -> None:
     assert len(seen) == 3
 
 
-async def test_a_hashed_file_is_kept_for_ever_and_others_are_asked_for_again(api: RunningApi) -> None:
-    """The name of a hashed file changes with what is in it; both have a tag, and 304 says it is still the same."""
-    hashed = await api.stranger.get("/assets/main-abc123.js")
+async def script_of(api: RunningApi) -> str:
+    """Return the path of the script that ``index.html`` loads: it has the hash of the build."""
+    found = re.search(rb'src="\./(assets/[0-9a-f]{16}/main\.js)"', (await api.stranger.get("/")).body)
+    assert found
+    return f"/{found[1].decode()}"
+
+
+async def test_a_file_of_this_build_is_kept_for_ever_and_others_are_asked_for_again(api: RunningApi) -> None:
+    """The path of a build changes with what is in it; both have a tag, and 304 says it is still the same."""
+    script = await script_of(api)
+    hashed = await api.stranger.get(script)
+    assert (await api.stranger.get("/assets/main.js")).headers["cache-control"] == "no-cache"
+    assert (await api.stranger.get("/assets/0123456789abcdef/main.js")).status == 404
     assert hashed.headers["content-type"] == "text/javascript; charset=utf-8"
     assert hashed.headers["cache-control"] == "public, max-age=31536000, immutable"
     other = await api.stranger.get("/mark.svg")
     assert (other.headers["content-type"], other.headers["cache-control"]) == ("image/svg+xml", "no-cache")
-    for path, answer in (("/assets/main-abc123.js", hashed), ("/mark.svg", other)):
+    for path, answer in ((script, hashed), ("/mark.svg", other)):
         for tags in (answer.headers["etag"], f'"x", W/{answer.headers["etag"]}', "*"):
             same = await api.stranger.get(path, headers={"If-None-Match": tags})
             assert (same.status, same.body, same.headers["etag"]) == (304, b"", answer.headers["etag"])
@@ -123,7 +133,7 @@ async def test_a_hashed_file_is_kept_for_ever_and_others_are_asked_for_again(api
 )
 async def test_files_are_packed_where_the_browser_takes_it(api: RunningApi, offer: str, packed: bool) -> None:
     """Packing was done once, at the start; each form has a tag of its own."""
-    head, body = await raw(api.port, b"/assets/main-abc123.js", f"Accept-Encoding: {offer}".encode())
+    head, body = await raw(api.port, b"/assets/main.js", f"Accept-Encoding: {offer}".encode())
     assert (b"content-encoding: gzip" in head) is packed
     assert b"vary: accept-encoding" in head
     assert (gzip.decompress(body) if packed else body) == SCRIPT.encode()
@@ -132,7 +142,7 @@ async def test_files_are_packed_where_the_browser_takes_it(api: RunningApi, offe
 
 async def test_head_is_get_without_its_body(api: RunningApi) -> None:
     """Same headers, the length included; nothing follows."""
-    for path in ("/", "/assets/main-abc123.js", "/assets/gone.js", "/%2e%2e/x"):
+    for path in ("/", "/assets/main.js", "/assets/gone.js", "/%2e%2e/x"):
         full, bare = await api.stranger.get(path), await api.stranger.send("HEAD", path)
         assert (bare.status, bare.body) == (full.status, b"")
         for name in ("content-type", "content-length", "cache-control"):
@@ -161,9 +171,9 @@ ROUND = [
     b"//secret.txt",
     b"//etc/passwd",
     b"/%2f/etc/passwd",
-    b"/assets//main-abc123.js",
+    b"/assets//main.js",
     b"/%00",
-    b"/assets/main-abc123.js%00.html",
+    b"/assets/main.js%00.html",
     b"/x%0d%0aset-cookie:a=b",
     b"/%7f",
 ]
@@ -190,7 +200,7 @@ async def test_what_is_no_file_of_a_browser_is_the_page(api: RunningApi, target:
 
 async def test_a_file_of_another_release_is_not_the_page(api: RunningApi) -> None:
     """A browser that asks for a script never gets HTML: 404 says to reload."""
-    for path in ("/assets/main-old.js", "/assets/", "/favicon.ico", "/robots.txt"):
+    for path in ("/assets/old.js", "/assets/", "/favicon.ico", "/robots.txt"):
         answer = await api.stranger.get(path)
         assert (answer.status, answer.headers["content-type"]) == (404, "text/plain; charset=utf-8"), path
 
@@ -240,7 +250,7 @@ async def test_under_a_prefix_page_api_and_session_work_behind_either_kind_of_pr
         browser = Client(session, f"http://127.0.0.1:{port}{PREFIX}", None)
         for path in ("", "/", "/jobs/5"):
             assert f'<base href="{PREFIX}/" />'.encode() in (await browser.get(path)).body
-        assert (await browser.get("/assets/main-abc123.js")).body == SCRIPT.encode()
+        assert (await browser.get("/assets/main.js")).body == SCRIPT.encode()
         origin = {"Origin": f"http://127.0.0.1:{port}"}
         signed = await browser.post("/v1/session", {"key": api.operator.key}, headers=origin)
         assert f"; Path={PREFIX}/; " in signed.headers["set-cookie"]

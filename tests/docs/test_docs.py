@@ -285,16 +285,6 @@ def test_every_alert_has_a_line_in_the_runbook() -> None:
     assert named == {rule.name for rule in (*RULES, *OWN_RULES)}
 
 
-def test_every_test_that_a_promise_names_exists() -> None:
-    """A promise without its test is a wish."""
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "promises.md").read_text())
-    missing = [
-        f"{file}::{test}" for file, test in named if not re.search(rf"\bdef {test}\(", (ROOT / file).read_text())
-    ]
-    assert len(named) > 20
-    assert missing == []
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
     """A page that moved is found by whoever moves it."""

@@ -1,9 +1,11 @@
 """The lanes of the tests: each test is marked by the servers that it uses, and ``units`` use none.
 
-``mutant`` marks what is below a folder ``mutants``; ``storm`` is written in the module (minutes of load or of kills, a
-slow disk, a matrix of versions). ``make test`` leaves both out, ``make test-full`` runs them.
+``mutant`` marks what is below a folder ``mutants``, but for the same checks of the product as it is, and every test
+whose name says so (``test_the_mutant_…``, ``test_the_suite_notices_…``). ``storm`` is written in the module: minutes of
+load or of kills, a slow disk, a matrix of versions. ``make test`` leaves both out, ``make test-full`` runs them.
 """
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +18,9 @@ SERVERS = {
     "": {"pg_server", "mortal_postgres", "pgbouncer", "object_server", "gcs_server"},
 }
 """Fixtures that start a server, by the marker of their tests."""
+
+_MUTANT = re.compile(r"test_the_(mutants?|suite_notices)_")
+_PRODUCT_AS_IT_IS = re.compile(r"test_(the_promise|every_check)_holds")
 
 SERVERLESS = {"units", "domain", "arch", "rest"}
 """Folders of ``make quick``: a test in one of them starts no server."""
@@ -40,5 +45,5 @@ def _markers(item: pytest.Item) -> Iterator[str]:
     kind = getattr(getattr(item, "callspec", None), "params", {}).get("side_kind")
     if kind in {"kafka", "rabbitmq"}:
         yield kind.removesuffix("mq")
-    if "mutants" in folders:
+    if _MUTANT.match(item.name) or ("mutants" in folders and not _PRODUCT_AS_IT_IS.match(item.name)):
         yield "mutant"

@@ -16,7 +16,7 @@ from tickwright.bench.ground import wait_until
 from tickwright.bench.report import Figures
 from tickwright.dashboard.page import INDEX, STATIC, StaticFile, read_files
 
-FIRST_VIEW = re.compile(r"assets/OverviewView-[^/]+\.js")
+FIRST_VIEW = re.compile(r"assets/OverviewView(?:-[^/]+)?\.js")
 _ASSETS = PurePosixPath("assets")
 _TAG = re.compile(r'(?:src|href)="\./(assets/[^"]+\.js)"')
 _STATIC = re.compile(r"""(?:from|import)\s*["'`]\./([^"'`]+\.js)["'`]""")

@@ -18,8 +18,13 @@ from tickwright.ports.ids import random_token
 
 STATIC = Path(__file__).parent / "static"
 INDEX = "index.html"
-HASHED = "assets/"
-"""Below it a file's name holds the hash of what is in it, so it may be kept for ever."""
+ASSETS = "assets/"
+"""Below it are the files that ``index.html`` loads, by way of the build's hash: ``assets/HASH/index.js``.
+
+Imports between them are relative, so all of them are read under that hash and may be kept for ever, while the names in
+the tree stay the same from build to build. Without the hash they are served too, to be asked for again.
+"""
+BUILD_CHARS = 16
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -52,7 +57,6 @@ class StaticFile:
     content_type: bytes
     plain: Variant
     packed: Variant | None
-    hashed: bool
 
 
 def has_known_type(name: str) -> bool:
@@ -63,20 +67,21 @@ def has_known_type(name: str) -> bool:
 def read_files(folder: Path) -> Mapping[str, StaticFile]:
     """Return every file below ``folder`` that browsers may have, by its path; none where there is no such folder."""
     found = (file for file in sorted(folder.rglob("*")) if file.is_file() and file.suffix in _TYPES)
-    return {name: _read(file, name) for file in found for name in [file.relative_to(folder).as_posix()]}
+    return {file.relative_to(folder).as_posix(): _read(file) for file in found}
 
 
-def _read(file: Path, name: str) -> StaticFile:
+def build_of(files: Mapping[str, StaticFile]) -> str:
+    """Return the hash of a build: another one whenever a name or a byte differs."""
+    whole = sha256(b"".join(name.encode() + b"\0" + file.plain.etag for name, file in sorted(files.items())))
+    return whole.hexdigest()[:BUILD_CHARS]
+
+
+def _read(file: Path) -> StaticFile:
     body = file.read_bytes()
     packed = None if file.suffix in _PACKED_ALREADY else gzip.compress(body, 9, mtime=0)
     if packed is not None and len(packed) > _WORTH_IT * len(body):
         packed = None
-    return StaticFile(
-        _TYPES[file.suffix].encode(),
-        _variant(body),
-        None if packed is None else _variant(packed),
-        name.startswith(HASHED),
-    )
+    return StaticFile(_TYPES[file.suffix].encode(), _variant(body), None if packed is None else _variant(packed))
 
 
 def _variant(body: bytes) -> Variant:
@@ -127,6 +132,7 @@ class Page:
     def __init__(self, prefix: str = "", folder: Path = STATIC) -> None:
         self._base = f"{prefix}/".encode()
         self._files = read_files(folder)
+        self._build = f"{ASSETS}{build_of(self._files)}/"
 
     async def __call__(self, scope: Scope, _receive: Any, send: Send) -> None:
         """Answer one request."""
@@ -143,10 +149,11 @@ class Page:
         if _is_doubtful(path):
             return _said(404, b"there is nothing at this address\n")
         name = path[1:]
-        file = self._files.get(name)
+        versioned = name.startswith(self._build)
+        file = self._files.get(ASSETS + name.removeprefix(self._build) if versioned else name)
         if file is not None and name != INDEX:
-            return _file(file, given)
-        if name.startswith(HASHED) or ("/" not in name and name != INDEX and has_known_type(name)):
+            return _file(file, given, FOR_EVER if versioned else ASK_AGAIN)
+        if name.startswith(ASSETS) or ("/" not in name and name != INDEX and has_known_type(name)):
             return _said(404, b"there is no such file; reload the page, it may be of another release\n")
         return self._index()
 
@@ -156,15 +163,16 @@ class Page:
             return _said(503, _NOT_BUILT)
         nonce = random_token(NONCE_BYTES)
         body = index.plain.body.replace(NONCE, nonce.encode()).replace(BASE, self._base)
+        body = body.replace(f'"./{ASSETS}'.encode(), f'"./{self._build}'.encode())
         headers = [(b"content-type", index.content_type), (b"cache-control", NEVER)]
         return 200, [*headers, (b"content-security-policy", policy(nonce))], body
 
 
-def _file(file: StaticFile, given: Headers) -> tuple[int, Headers, bytes]:
+def _file(file: StaticFile, given: Headers, kept: bytes) -> tuple[int, Headers, bytes]:
     chosen = file.packed if file.packed is not None and _takes_gzip(given) else file.plain
     headers: Headers = [
         (b"etag", chosen.etag),
-        (b"cache-control", FOR_EVER if file.hashed else ASK_AGAIN),
+        (b"cache-control", kept),
         (b"vary", b"accept-encoding"),
         (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
     ]

@@ -11,6 +11,8 @@ from kit.fanout_worlds import Worlds
 from kit.servers import RedisServer
 from kit.tcp_proxy import TcpProxy
 
+pytestmark = pytest.mark.storm
+
 STRIKES = {
     "redis": ("consumer", "scheduler", "zombie", "flush", "scheduler", "reset", "consumer", "zombie", "scheduler"),
     "postgres": ("consumer", "scheduler", "reset", "zombie", "scheduler"),

@@ -11,6 +11,8 @@ from kit.kafka_polls import poll_world
 from kit.poll_storm import CONCURRENCY, RATE, Storm
 from kit.servers import KafkaServer
 
+pytestmark = pytest.mark.storm
+
 DELAY_S = 0.05
 
 

@@ -21,6 +21,8 @@ from kit.reports import OVER, TERMS, ReportWorld
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
 
+pytestmark = pytest.mark.storm
+
 STRIKES = ("kill", "stop", "flush", "kill", "stop", "kill", "flush", "kill")
 REPORTS, CHILDREN, HEALED_S = 40, 3, 60
 SLEEP_S = 1.5 * TERMS.ttl.total_seconds()

@@ -15,6 +15,8 @@ from kit.waiting import eventually_async
 from tickwright.transports.rabbitmq import dead_letters
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 
+pytestmark = pytest.mark.storm
+
 IDS = [*"abcdefgh"]
 
 

@@ -1,0 +1,1 @@
+import{n as e}from"./Glyph.js";import{h as t}from"./index.js";import{it as n,nt as r,rt as i}from"./live.js";function a({of:a,lines:o=6,alone:s=!1,children:c}){let l=()=>void a.refetch();return a.data===void 0?a.error?i(e,{error:a.error,onRetry:l,alone:s}):i(t,{lines:o}):n(r.Fragment,{children:[a.error!=null&&i(e,{error:a.error,onRetry:l,kept:!0}),c(a.data)]})}export{a as t};

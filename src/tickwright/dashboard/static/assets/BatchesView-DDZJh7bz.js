@@ -1,1 +1,0 @@
-import{n as e}from"./View-DyqEifEo.js";import{t}from"./BatchList-CyhnZ1aA.js";import{rt as n}from"./live-n8R-LdgI.js";function r(){return n(e,{title:`Batches of programs`,children:n(t,{kind:`batches`})})}export{r as default};

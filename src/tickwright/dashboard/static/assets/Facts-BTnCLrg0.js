@@ -1,1 +1,0 @@
-import{it as e,ot as t,rt as n}from"./live-n8R-LdgI.js";function r({of:r}){return n(`dl`,{className:t.facts,children:r.map(([r,i])=>e(`div`,{children:[n(`dt`,{children:r}),n(`dd`,{children:i??n(`span`,{className:t.none,children:`–`})})]},r))})}export{r as t};

@@ -1,1 +1,0 @@
-import{ot as e,rt as t}from"./live-n8R-LdgI.js";function n({label:n,ratio:r,tone:i=`busy`}){let a=Math.max(0,Math.min(1,r));return t(`div`,{className:e.meter,role:`meter`,"aria-label":n,"aria-valuemin":0,"aria-valuemax":1,"aria-valuenow":a,children:t(`div`,{style:{width:`${a*100}%`,background:`var(--${i})`}})})}export{n as t};

@@ -1,1 +1,0 @@
-import{h as e,x as t}from"./Title-BI5fX_qi.js";import{_ as n}from"./Glyph-Cxj9Ewzk.js";import{rt as r}from"./live-n8R-LdgI.js";var i=e(e=>{let i=t([`Input`,`InputWrapper`,`TextInput`],null,e);return r(n,{component:`input`,...i,__staticSelector:`TextInput`})});i.classes=n.classes,i.displayName=`@mantine/core/TextInput`;export{i as t};

@@ -1,0 +1,1 @@
+import{h as e,x as t}from"./Title.js";import{_ as n}from"./Glyph.js";import{rt as r}from"./live.js";var i=e(e=>{let i=t([`Input`,`InputWrapper`,`TextInput`],null,e);return r(n,{component:`input`,...i,__staticSelector:`TextInput`})});i.classes=n.classes,i.displayName=`@mantine/core/TextInput`;export{i as t};

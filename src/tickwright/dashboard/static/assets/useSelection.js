@@ -1,0 +1,1 @@
+import{St as e,yt as t}from"./live.js";var n=e(t(),1);function r(){let[e,t]=(0,n.useState)(new Set);return(0,n.useMemo)(()=>{let n=(e,n)=>t(t=>{let r=new Set(t);for(let t of e)n?r.add(t):r.delete(t);return r});return{has:t=>e.has(t),ids:[...e],toggle:t=>n([t],!e.has(t)),put:n,clear:()=>t(new Set)}},[e])}export{r as t};

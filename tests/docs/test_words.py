@@ -1,0 +1,162 @@
+"""Words that are out of use here appear in no text that people read (the terms are in ``docs/glossary.md``).
+
+Read are the pages of ``docs/``, READMEs, helps of the command line, descriptions of OpenAPI, labels of the dashboard,
+names of log events and texts of errors. ``words_today.json`` says how many each room of the source still has: numbers
+that only fall. Pages may have none.
+"""
+
+import ast
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src/tickwright"
+TODAY = Path(__file__).with_name("words_today.json")
+
+OUT = {
+    "release": ["give back", "gives back", "given back", "gave back", "giving back"],
+    "dead-letter": ["bury", "buries", "buried", "burying"],
+    "wake-up notification": ["doorbell", "doorbells", "bell", "bells", "hearing"],
+    "claim frontier, claim range": ["lanebook"],
+    "result writer": ["settler", "settlers", "effector", "effectors"],
+    "run claim, publish mark": ["claim book", "in turn", "runs in two", "mark in turn"],
+    "breaker state, relay status": ["standing"],
+    "partner dispatcher, operations, relay admin": ["desk", "desks"],
+    "registry, services": ["brought", "bringing"],
+    "blocked, unavailable, stopped": ["stands", "stand", "stood", "is away", "are away", "was away"],
+    "deadline": ["drop-dead"],
+    "event": ["news"],
+    "again, new": ["anew"],
+    "a named program or role": ["whoever", "nobody", "somebody", "nobody's", "somebody's"],
+    "search, check": ["a look"],
+    "reported, said by a named subject": ["is told", "are told", "was told", "were told"],
+}
+"""What is out, by what is said instead."""
+
+ALLOWED = re.compile(
+    r"`[^`]*`"  # names of code, columns, keys and statuses
+    r"|https?://\S+"
+    r"|\]\([^)]*\)"  # targets of links
+    r'|"nobody is displaced"'  # the name of a mutant
+    r"|\bDropDeadAt\b|\bpoll_news\b"
+    r"|\bas it stands\b|\bstandby\b"
+)
+_WORD = re.compile(
+    rf"(?<![\w-])(?:{'|'.join(word for words in OUT.values() for word in words)})(?![\w-])", re.IGNORECASE
+)
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_LABEL = re.compile(r'"(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`|>[^<>{}\n]+<')
+_ERRORS = {"Rejected", "Contended", "Unavailable", "InvariantBroken", "ValueError", "TypeError", "BadParameter"}
+_DESCRIBED = {"description", "help", "summary", "short_help"}
+_LOGS = {"debug", "info", "warning", "error", "exception", "critical"}
+
+
+def found_in(text: str) -> list[str]:
+    """Return the words of a text that are out."""
+    return [word.lower() for word in _WORD.findall(ALLOWED.sub(" ", text))]
+
+
+def page_texts(path: Path) -> Iterator[str]:
+    """Give the prose of a page, without its programs."""
+    yield _FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def code_texts(path: Path) -> Iterator[str]:
+    """Give what a module shows: helps, descriptions, names of events, texts of errors, docstrings of commands."""
+    is_shown = {"cli", "rest", "api"} & {*path.relative_to(SOURCE).parts}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            named = [keyword.value for keyword in node.keywords if keyword.arg in _DESCRIBED]
+            shown = node.args[:2] if name in _ERRORS else node.args[:1] if name in _LOGS else []
+            for value in (*named, *shown):
+                yield from _strings(value)
+        elif is_shown and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list:
+            yield ast.get_docstring(node) or ""  # a route's or a command's: OpenAPI and --help show it
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value.replace("_", " ")
+
+
+def label_texts(path: Path) -> Iterator[str]:
+    """Give the strings and the texts between tags of a file of the dashboard."""
+    for text in _LABEL.findall(path.read_text(encoding="utf-8")):
+        if not text.startswith('"./') and " " in text:
+            yield text.strip("`<>")
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Give every text with its place."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *SOURCE.rglob("README.md")]
+    web = SOURCE / "dashboard/web"
+    readers = [
+        (page_texts, [page for page in pages if "node_modules" not in page.parts and page.name != "CHANGELOG.md"]),
+        (code_texts, SOURCE.rglob("*.py")),
+        (label_texts, (path for kind in ("*.ts", "*.tsx") for path in (web / "src").rglob(kind))),
+    ]
+    for reader, paths in readers:
+        for path in sorted(paths):
+            if path.name != "schema.d.ts" and ".test." not in path.name:
+                for text in reader(path):
+                    yield path.relative_to(ROOT).as_posix(), text
+
+
+def counts() -> dict[str, dict[str, int]]:
+    """Return the words that are out, by place."""
+    by_place: dict[str, Counter[str]] = {}
+    for place, text in texts():
+        words = found_in(text)
+        if words:
+            by_place.setdefault(place, Counter()).update(words)
+    return {place: dict(sorted(words.items())) for place, words in sorted(by_place.items())}
+
+
+def by_room() -> dict[str, int]:
+    """Return how many words are out in each room of the source, and in each page."""
+    rooms: Counter[str] = Counter()
+    for place, words in counts().items():
+        steps = place.split("/")
+        depth = 0 if steps[0] != "src" else 4 if steps[2] == "capabilities" else 3
+        rooms["/".join(steps[:depth]) or place] += sum(words.values())
+    return dict(sorted(rooms.items()))
+
+
+def test_no_room_has_more_words_that_are_out_than_it_had() -> None:
+    """The numbers of ``words_today.json`` only fall; ``python tests/docs/test_words.py`` writes them again."""
+    today: dict[str, int] = json.loads(TODAY.read_text(encoding="utf-8"))
+    more = {room for room, number in by_room().items() if number > today.get(room, 0)}
+    assert {place: words for place, words in counts().items() if any(place.startswith(room) for room in more)} == {}
+
+
+def test_the_glossary_says_what_is_said_instead() -> None:
+    """Every term that is used instead of a word that is out is in the glossary."""
+    glossary = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").lower()
+    terms = ["release", "dead letter", "wake-up notification", "claim range", "result writer", "run claim"]
+    terms += ["publish mark", "breaker state", "relay status", "partner dispatcher", "deadline", "consumer snapshot"]
+    assert [term for term in terms if term not in glossary] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("the job is given back", ["given back"]),
+        ("one bell, and `bell` is a column", ["bell"]),
+        ("understanding news-like", []),
+        ("Nobody reads it", ["nobody"]),
+    ],
+)
+def test_words_are_found_as_whole_words(text: str, words: list[str]) -> None:
+    """Names in code marks, parts of words and compounds are left alone."""
+    assert found_in(text) == words
+
+
+if __name__ == "__main__":
+    TODAY.write_text(json.dumps(by_room(), indent=1) + "\n", encoding="utf-8")
