@@ -72,7 +72,7 @@ class Worker:
     lost_results, reclaimed = 6, 7
     runner = Slots()
 
-    def entries(self) -> dict[str, Entry]:
+    def types(self) -> dict[str, Entry]:
         """One type."""
         return {"mail": Entry()}
 

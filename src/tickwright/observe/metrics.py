@@ -212,7 +212,7 @@ class JobSource(Protocol):
         """Its slots."""
         ...
 
-    def entries(self) -> Mapping[str, Any]:
+    def types(self) -> Mapping[str, Any]:
         """Task types to :class:`TypeCounters`."""
         ...
 
@@ -267,7 +267,7 @@ class TickwrightCollector(Collector):
     def _lateness(self, worker: JobSource) -> Metric:
         spec = _SPECS["tickwright_job_lateness_seconds"]
         family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
-        for name, entry in list(worker.entries().items()):
+        for name, entry in list(worker.types().items()):
             total, buckets = 0, []
             for bound, count in zip(self._bounds, entry.late_counts, strict=True):
                 total += count
@@ -292,7 +292,7 @@ def _worker_samples(worker: JobSource) -> list[Sample]:
         Sample("tickwright_worker_lost_results_total", worker.lost_results),
         Sample("tickwright_worker_reclaimed_jobs_total", worker.reclaimed),
     ]
-    for name, entry in list(worker.entries().items()):
+    for name, entry in list(worker.types().items()):
         samples.append(Sample("tickwright_job_held", entry.held, (name,)))
         samples += [
             Sample("tickwright_job_attempts_total", count, (name, outcome))

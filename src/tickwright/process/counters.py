@@ -62,7 +62,7 @@ class Counters:
         """Return the numbers as they are now."""
         said: Said = {}
         if self._worker is not None:
-            entries = self._worker.entries()
+            entries = self._worker.types()
             self._sum_up(entries)
             runner = self._worker.runner
             total = _job(self._late, self._late_s, self._ended, runner.busy, runner.queued)

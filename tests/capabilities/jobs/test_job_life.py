@@ -346,7 +346,7 @@ async def test_the_count_of_a_retry_is_the_count_of_the_jobs_still_held(database
             "SELECT now(), 't' FROM generate_series(1, 3)"
         )
         request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [ClaimRange("t", 0)], timedelta(milliseconds=200))
-        ids = [row[0] for row in (await store.claim(request)).rows]
+        ids = [row.id for row in (await store.claim(request)).rows]
         assert await store.write("retry", token, ids, [1] * 3, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 3
         assert await store.write("retry", token, ids, [1] * 3, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 0
     finally:

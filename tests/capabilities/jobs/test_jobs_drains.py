@@ -51,7 +51,7 @@ class Ledger:
     async def run(self, job: Job) -> None:
         """Note a start, give others a chance to overlap, and end."""
         self.runs[job.id] += 1
-        self.lanes[job.type, job._row[3]].append(job.due_s)
+        self.lanes[job.type, job.row.priority].append(job.due_s)
         self.running[job.type] += 1
         self.most[job.type] = max(self.most[job.type], self.running[job.type])
         for _ in range(3):

@@ -307,7 +307,7 @@ async def test_a_paused_type_waits_until_it_is_enabled(database_url: str, monkey
     monkeypatch.setattr(claimer, "POLL_S", NEVER_S)
     async with running_engine(database_url, {"p": _nothing, "q": _nothing}) as engine:
         await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = now() WHERE name = 'p'")
-        await eventually_async(lambda: engine.worker.entries()["p"].kind.waits)
+        await eventually_async(lambda: engine.worker.types()["p"].kind.waits)
         await engine.until(await engine.insert("q"), "completed")  # a claim that was under way has ended
         waiting, other = await engine.insert("p"), await engine.insert("q")
         await engine.until(other, "completed")
@@ -418,8 +418,8 @@ async def test_a_types_rate_is_shared_by_all_workers(database_url: str) -> None:
     early: list[int] = []
 
     async def handler(job: Job) -> None:
-        instants.append(job._fire_s)
-        if time.time() < job._fire_s:
+        instants.append(job.fire_s)
+        if time.time() < job.fire_s:
             early.append(job.id)
 
     kinds = {"slow": TaskType("slow", "python:slow", rate_per_s=40)}

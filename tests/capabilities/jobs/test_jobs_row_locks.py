@@ -46,7 +46,7 @@ class Desk:
         plan, lanes = ClaimPlan(("t",), (1000,), 1000), [ClaimRange("t", 0, frontier_s=1.0)]
         request = ClaimRequest(self.session.token, plan, lanes, timedelta(seconds=1), bounded=bounded)
         claimed = await asyncio.wait_for(ClaimStore(self.pool).claim(request), WAIT_MAX_S)
-        return sorted(row[0] for row in claimed.rows)
+        return sorted(row.id for row in claimed.rows)
 
 
 @asynccontextmanager

@@ -182,7 +182,7 @@ def _check_slots(engine: Engine) -> None:
     runner = engine.worker.runner
     assert [task for task in runner._slots if task.done()] == []
     assert (runner.busy, runner.queued, runner.threads_stuck, engine.worker.backlog()) == (0, 0, 0, 0)
-    assert {name: entry.held for name, entry in engine.worker.entries().items() if entry.held} == {}
+    assert {name: entry.held for name, entry in engine.worker.types().items() if entry.held} == {}
 
 
 async def check_strange(url: str, strange: Strange, *, within_s: float = 10.0) -> None:
@@ -356,8 +356,8 @@ async def test_a_worker_that_stops_behind_a_timeout_says_once_how_it_ended(
         await eventually_async(lambda: runner.threads_stuck or timed_out.is_set(), what="it goes on")
         await engine.worker.stop()
         assert all(task.done() for task in runner._slots)
-        assert engine.worker.entries()["strange"].held == 0
-        assert engine.worker.entries()["strange"].counts == {"failed": 1}
+        assert engine.worker.types()["strange"].held == 0
+        assert engine.worker.types()["strange"].counts == {"failed": 1}
         over.set()
 
 

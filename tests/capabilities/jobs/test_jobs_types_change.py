@@ -83,7 +83,7 @@ async def test_a_type_whose_settings_change_keeps_count_of_its_places(
     kinds = {"few": TaskType("few", "python:few", concurrency=before)}
     handlers = {"few": old_call, "other": new_call, "tick": _nothing}
     async with running_engine(database_url, handlers, kinds=kinds) as engine:
-        entry = engine.worker.entries()["few"]
+        entry = engine.worker.types()["few"]
         first = [await engine.insert("few") for _ in range(before or 5)]
         await eventually_async(lambda: old.running == len(first))
         await engine.pool.execute(
@@ -91,7 +91,7 @@ async def test_a_type_whose_settings_change_keeps_count_of_its_places(
             "WHERE name = 'few'",
             after,
         )
-        await eventually_async(lambda: engine.worker.entries()["few"].kind.target == "python:other")
+        await eventually_async(lambda: engine.worker.types()["few"].kind.target == "python:other")
         more = [await engine.insert("few") for _ in range(20)]
         await eventually_async(lambda: new.running == max(0, after - len(first)))
         await look_once_more(engine)
@@ -103,8 +103,8 @@ async def test_a_type_whose_settings_change_keeps_count_of_its_places(
         new.may_end.set()
         for job_id in [*first, *more]:
             assert (await engine.until(job_id, "completed"))["attempts"] == 1
-        await eventually_async(lambda: engine.worker.entries()["few"].held == 0)
-        assert engine.worker.entries()["few"] is entry
+        await eventually_async(lambda: engine.worker.types()["few"].held == 0)
+        assert engine.worker.types()["few"] is entry
     assert (old.most, new.most) == (len(first), after)
     assert set(new.timeouts_s) == {7.0}
 
@@ -147,7 +147,7 @@ async def test_a_worker_that_claims_nothing_leaves_its_share_of_a_limited_type(d
 
     handlers, limits = {"few": few, "slow": crew.__call__, "slow_too": crew.__call__}, WorkerLimits(concurrency=4)
     async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as one:
-        await eventually_async(lambda: one.worker.entries()["few"].granted == 1)
+        await eventually_async(lambda: one.worker.types()["few"].granted == 1)
         for name in ("slow", "slow_too") * 4:
             await one.insert(name)
         await eventually_async(lambda: one.worker.runner.busy == 4)
@@ -172,15 +172,15 @@ async def test_a_worker_that_has_room_again_gets_its_share_back(
         for name in ("slow", "slow_too") * 2:
             await one.insert(name)
         await eventually_async(lambda: one.worker._limits.withheld, 30)
-        assert one.worker.entries()["few"].granted == 0
+        assert one.worker.types()["few"].granted == 0
         job_id = await one.insert("few")
         reasons = explain(await JobStore(one.pool).explain(job_id) or {}).reasons
         assert [reason.code for reason in reasons] == ["workers_full"]
         async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as two:
-            await eventually_async(lambda: two.worker.entries()["few"].granted == 4, 30)
+            await eventually_async(lambda: two.worker.types()["few"].granted == 4, 30)
             one.session.terms = LONG
             crew.may_end.set()
-            granted = [engine.worker.entries()["few"] for engine in (one, two)]
+            granted = [engine.worker.types()["few"] for engine in (one, two)]
             renewed = two.session._renewed_s
             await eventually_async(lambda: [entry.granted for entry in granted] == [2, 2], 30)
             assert two.session._renewed_s == renewed
@@ -223,12 +223,12 @@ async def test_a_worker_leaves_its_share_of_a_type_that_it_can_no_longer_run(
         await eventually_async(lambda: old.running == runs, what="the old one runs some")
         handlers = {"few": old.__call__, "few_v2": new.__call__}
         async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT) as two:
-            share = two.worker.entries()["few"]
+            share = two.worker.types()["few"]
             await eventually_async(lambda: share.granted == concurrency // 2, 30, what="each has its share")
             await two.pool.execute(
                 "UPDATE tickwright.task_types SET target = 'python:few_v2', version = version + 1 WHERE name = 'few'"
             )
-            await eventually_async(lambda: "few" not in one.worker.entries(), what="the old one has heard of it")
+            await eventually_async(lambda: "few" not in one.worker.types(), what="the old one has heard of it")
             for _ in range(12):
                 await two.insert("few")
             await eventually_async(lambda: new.running == concurrency - runs, 30, what="the new one has the rest")
@@ -245,7 +245,7 @@ async def held_between_claim_and_take_over(monkeypatch: pytest.MonkeyPatch, name
 
     async def slow(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
         claimed = await claim(store, request, connection)
-        if not arrived.is_set() and any(row[1] == name for row in claimed.rows):
+        if not arrived.is_set() and any(row.task_type == name for row in claimed.rows):
             arrived.set()
             await may_go_on.wait()
         return claimed
@@ -272,7 +272,7 @@ async def test_places_kept_for_a_claim_that_brings_nothing_are_given_up(
 
     kinds = {"few": TaskType("few", "python:few", concurrency=4)}
     async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as one:
-        share = one.worker.entries()["few"]
+        share = one.worker.types()["few"]
         await eventually_async(lambda: share.granted == 4, what="it has all places")
         monkeypatch.setattr(ClaimStore, "claim", slow)
         await arrived.wait()
@@ -312,7 +312,7 @@ async def test_a_change_behind_a_read_of_the_types_is_read_at_once(
         await engine.pool.execute(change, 8)
         await eventually_async(lambda: engine.worker._types_heard, what="it has heard of the change")
         may_go_on.set()
-        await eventually_async(lambda: engine.worker.entries()["t"].kind.max_attempts == 8, what="it has read it")
+        await eventually_async(lambda: engine.worker.types()["t"].kind.max_attempts == 8, what="it has read it")
 
 
 async def test_a_grant_counts_what_a_claim_under_way_brings(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +366,7 @@ async def test_jobs_of_a_type_that_is_deleted_while_they_are_claimed_go_back(
             ticks = [row["id"] for row in rows if row["task_type"] == "tick"]
             await arrived.wait()
             await TaskTypes(engine.pool, lambda _: None).delete("doomed", caller=OPERATOR)
-            await eventually_async(lambda: "doomed" not in engine.worker.entries())
+            await eventually_async(lambda: "doomed" not in engine.worker.types())
         for job_id in ticks:
             await engine.until(job_id, "completed")
         for job_id in doomed:
@@ -384,9 +384,9 @@ async def made_again(engine: Engine, name: str, **settings: Any) -> None:
     """Delete a type and make it again; the worker has read both."""
     types = TaskTypes(engine.pool, lambda _: None)
     await types.delete(name, caller=OPERATOR)
-    await eventually_async(lambda: name not in engine.worker.entries(), what="the worker has read that it is deleted")
+    await eventually_async(lambda: name not in engine.worker.types(), what="the worker has read that it is deleted")
     await types.put(name, TaskTypeRequest(target=f"python:{name}", **settings), caller=OPERATOR)
-    await eventually_async(lambda: name in engine.worker.entries(), what="the worker has read that it is there")
+    await eventually_async(lambda: name in engine.worker.types(), what="the worker has read that it is there")
     await look_once_more(engine)
 
 
@@ -413,7 +413,7 @@ async def test_a_type_that_is_deleted_and_made_again_keeps_count_of_its_places(
         await eventually_async(lambda: crew.running == 1, what="one runs")
         for _ in range(3):
             await made_again(engine, "few", concurrency=1)
-            entry = engine.worker.entries()["few"]
+            entry = engine.worker.types()["few"]
             assert (crew.running, entry.held, entry.threads) == (1, 1, int(threaded))
         crew.may_end.set()
         may_end.set()

@@ -53,7 +53,7 @@ async def paused(engine: Engine, name: str, *, to: bool = True) -> None:
     """Pause or resume a type, and wait until the worker has read it."""
     types = TaskTypes(engine.pool, lambda _: None)
     await (types.pause if to else types.enable)(name, caller=OPERATOR)
-    await eventually_async(lambda: engine.worker.entries()[name].kind.waits is to, what="the worker has read it")
+    await eventually_async(lambda: engine.worker.types()[name].kind.waits is to, what="the worker has read it")
 
 
 async def rows(engine: Engine, ids: list[int]) -> list[tuple[Any, ...]]:
@@ -95,7 +95,7 @@ async def test_claimed_jobs_that_wait_for_a_slot_do_not_start_once_their_type_is
     function = held.waits_in_thread if threaded else held.waits
     async with holding(database_url, held, monkeypatch, function, max_attempts=attempts) as (engine, ids):
         await paused(engine, "t")
-        entry = engine.worker.entries()["t"]
+        entry = engine.worker.types()["t"]
         assert (engine.worker.runner.queued, entry.held) == (0, 0)
         await eventually_async(lambda: released(engine, ids), what="all are released")
         held.may_end.set()
@@ -121,7 +121,7 @@ async def test_claimed_jobs_that_wait_for_their_rate_do_not_start_once_their_typ
     kinds = {"t": policy("t", rate_per_s=40.0, max_attempts=attempts)}
     async with running_engine(database_url, {"t": handler}, kinds=kinds) as engine:
         ids = [await engine.insert("t") for _ in range(400)]
-        entry = engine.worker.entries()["t"]
+        entry = engine.worker.types()["t"]
         await eventually_async(lambda: held.started and entry.held >= 2, what="jobs are claimed and wait")
         await paused(engine, "t")
         await eventually_async(lambda: entry.held == 0, what="none is held")
@@ -129,7 +129,7 @@ async def test_claimed_jobs_that_wait_for_their_rate_do_not_start_once_their_typ
         left = [job_id for job_id in ids if job_id not in held.started]
         await eventually_async(lambda: released(engine, left), what="all are released")
         await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = 400 WHERE name = 't'")
-        await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s == 400)
+        await eventually_async(lambda: engine.worker.types()["t"].kind.rate_per_s == 400)
         assert len(held.started) == begun
         await paused(engine, "t", to=False)
         await eventually_async(lambda: len(held.started) == len(ids), 30, what="all have run")
@@ -145,9 +145,9 @@ async def check_rate_is_lowered(database_url: str) -> None:
     kinds, limits = {"t": policy("t", rate_per_s=1000.0)}, WorkerLimits(concurrency=20)
     async with running_engine(database_url, {"t": _sound, "sound": _sound}, kinds=kinds, limits=limits) as engine:
         await engine.pool.execute(INSERT, 100_000, 3)
-        await eventually_async(lambda: engine.worker.entries()["t"].held > limits.concurrency, 30, what="many wait")
+        await eventually_async(lambda: engine.worker.types()["t"].held > limits.concurrency, 30, what="many wait")
         await engine.pool.execute(SLOW)
-        await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="all but the next one are released")
+        await eventually_async(lambda: engine.worker.types()["t"].held <= 1, what="all but the next one are released")
         for _ in range(3):
             await engine.until(await engine.insert("sound"), "completed")
 
@@ -170,7 +170,7 @@ async def test_what_a_claim_brings_of_a_type_whose_rate_is_set_meanwhile_is_rele
         if claimed.counts["t"] > 1 and not claims:
             claims.append(claimed.counts["t"])
             await engine.pool.execute(SLOW)
-            await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s, what="it has read the rate")
+            await eventually_async(lambda: engine.worker.types()["t"].kind.rate_per_s, what="it has read the rate")
         return claimed
 
     async def handler(job: Job) -> None:
@@ -184,7 +184,7 @@ async def test_what_a_claim_brings_of_a_type_whose_rate_is_set_meanwhile_is_rele
         await eventually_async(lambda: claims, what="a claim has found them")
         for _ in range(3):
             await engine.until(await engine.insert("sound"), "completed")
-        await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="all but the next are released")
+        await eventually_async(lambda: engine.worker.types()["t"].held <= 1, what="all but the next are released")
         assert len(held.started) <= 1 < claims[0]
 
 
@@ -198,9 +198,9 @@ async def test_last_attempts_whose_start_is_far_away_keep_no_slot(database_url: 
         await engine.pool.execute(INSERT, 2000, 1)
         await eventually_async(lambda: begins.waiting >= 4, what="some wait for their begin")
         await engine.pool.execute(SLOW)
-        await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s, what="it has read the rate")
+        await eventually_async(lambda: engine.worker.types()["t"].kind.rate_per_s, what="it has read the rate")
         begins.may_begin.set()
-        await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="they are released")
+        await eventually_async(lambda: engine.worker.types()["t"].held <= 1, what="they are released")
         for _ in range(3):
             await engine.until(await engine.insert("sound"), "completed")
         await eventually_async(lambda: released_of(engine, "t"), what="no attempt of theirs counts")
@@ -255,10 +255,10 @@ async def test_what_a_claim_brings_of_a_paused_type_is_released(
         worker, take = engine.worker, engine.worker.take
 
         def pause_first(claimed: ClaimedJobs) -> None:
-            kinds = [entry.kind for entry in worker.entries().values()]
+            kinds = [entry.kind for entry in worker.types().values()]
             worker._adopt([replace(kind, paused=kind.name == "t") for kind in kinds])
             take(claimed)
-            kept.update({row[0]: worker.runner.pull(row[0]) is not None for row in claimed.rows})
+            kept.update({row.id: worker.runner.pull(row.id) is not None for row in claimed.rows})
 
         monkeypatch.setattr(worker, "take", pause_first)
         late = await engine.insert("t")

@@ -405,7 +405,7 @@ async def test_a_last_attempt_that_its_session_left_is_the_last_only_where_it_be
         await session.open()
         async with ClaimGate(pool.acquire, session, "jobs", _nothing).claiming() as ticket:
             claimed = await _claim_jobs(pool, ticket)
-        fences = {row[0]: row[6] for row in claimed.rows}
+        fences = {row.id: row.fence for row in claimed.rows}
         assert await store.begin_last(session.token, [begun], [fences[begun]]) == {begun: True}
         await session.stop()
         ended, back = [await job_row(pool, job_id) for job_id in (begun, waits)]

@@ -6,7 +6,7 @@ an attempt that failed is not an exception of ours.
 
 import math
 import threading
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -105,6 +105,30 @@ class Begin(Enum):
     LOST = "lost"
 
 
+class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
+    """A job as a claim returns it: the columns of the query ``claim``, in their order.
+
+    Attributes:
+        attempts: With this one.
+        execute_s: When its user wanted it to run, where that is not ``due_s``.
+        due_s: When this attempt is due. All instants are in seconds since 1970 by the database's clock.
+        expires_s: From when on it must not start.
+    """
+
+    id: int
+    task_type: str
+    payload: str
+    priority: int
+    attempts: int
+    max_attempts: int
+    fence: int
+    timeout_ms: int | None
+    execute_s: float | None
+    due_s: float
+    expires_s: float | None
+    traceparent: str | None
+
+
 class _Reporter(Protocol):
     async def report_progress(self, job: "Job", progress: str) -> bool: ...
 
@@ -114,88 +138,98 @@ class Job:
 
     Handlers get it as their first argument; everything on it is read-only. ``fence`` rises with every
     attempt: hand it to whatever you write to, and refuse a lower one there.
+
+    Attributes, for the worker only:
+        row: What was claimed.
+        type_state: Of its type.
+        fire_s: When it may start, by the database's clock.
+        deadline_s: How long it may run; 0 is without an end.
+        started_s: When it started, or began to wait for a slot (monotonic); 0 before.
+        stop_reason: Why its handler has to stop: ``timeout``, ``cancel``, ``lost`` or ``shutdown``.
+        span: Of its trace.
     """
 
     __slots__ = (
-        "_fire_s", "_reporter", "_row", "_stop", "_stop_event", "deadline_s", "entry", "span", "started_s",
+        "_reporter", "_stop_event", "deadline_s", "fire_s", "row", "span", "started_s", "stop_reason", "type_state",
     )  # fmt: skip
 
-    def __init__(self, row: Sequence[Any], entry: Any, reporter: _Reporter, fire_s: float) -> None:
-        self._row = row
+    def __init__(self, row: ClaimedRow, type_state: Any, reporter: _Reporter, fire_s: float, deadline_s: float) -> None:
+        self.row = row
+        self.type_state = type_state
         self._reporter = reporter
-        self._stop: str | None = None
-        self._stop_event: threading.Event | None = None
-        self._fire_s = fire_s
-        self.entry = entry
-        self.span: Span | None = None
+        self.fire_s = fire_s
+        self.deadline_s = deadline_s
         self.started_s = 0.0
-        self.deadline_s = 0.0
+        self.stop_reason: str | None = None
+        self.span: Span | None = None
+        self._stop_event: threading.Event | None = None
 
     @property
     def id(self) -> int:
         """The job's id, equal on every attempt."""
-        return self._row[0]  # type: ignore[no-any-return]
+        return self.row.id
 
     @property
     def type(self) -> str:
         """The task type's name."""
-        return self._row[1]  # type: ignore[no-any-return]
+        return self.row.task_type
 
     @property
     def payload_json(self) -> str:
         """The payload as JSON text."""
-        return self._row[2]  # type: ignore[no-any-return]
+        return self.row.payload
 
     @property
     def payload(self) -> Any:
         """The payload, decoded."""
-        return msgspec.json.decode(self._row[2])
+        return msgspec.json.decode(self.row.payload)
 
     @property
     def attempt(self) -> int:
         """1 for the first attempt."""
-        return self._row[4]  # type: ignore[no-any-return]
+        return self.row.attempts
 
     @property
     def max_attempts(self) -> int:
         """How many attempts the job has in all."""
-        return self._row[5]  # type: ignore[no-any-return]
+        return self.row.max_attempts
 
     @property
     def fence(self) -> int:
         """Rises with every attempt of this job."""
-        return self._row[6]  # type: ignore[no-any-return]
+        return self.row.fence
 
     @property
     def execute_at(self) -> datetime:
         """When the user wanted it to run."""
-        return datetime.fromtimestamp(self._row[9] if self._row[8] is None else self._row[8], UTC)
+        row = self.row
+        return datetime.fromtimestamp(row.due_s if row.execute_s is None else row.execute_s, UTC)
 
     @property
     def due_s(self) -> float:
         """When this attempt was due, in seconds since 1970 by the database's clock."""
-        return self._row[9]  # type: ignore[no-any-return]
+        return self.row.due_s
 
     @property
     def expires_s(self) -> float | None:
         """From when on it must not start, in seconds since 1970 by the database's clock."""
-        return self._row[10]  # type: ignore[no-any-return]
+        return self.row.expires_s
 
     @property
     def traceparent(self) -> str | None:
-        """The trace that the job was scheduled in, as it stands in the row: anybody may have written it."""
-        return self._row[11]  # type: ignore[no-any-return]
+        """The trace that the job was scheduled in, as the row has it; not validated."""
+        return self.row.traceparent
 
     @property
     def cancelled(self) -> bool:
         """Whether the handler should stop: its user, its timeout or a lost lease wants it to."""
-        return self._stop is not None
+        return self.stop_reason is not None
 
     def wait_cancelled(self, timeout_s: float) -> bool:
         """Wait in a synchronous handler's thread until ``cancelled`` is set; return whether it is."""
         if self._stop_event is None:
             self._stop_event = threading.Event()
-            if self._stop is not None:
+            if self.stop_reason is not None:
                 self._stop_event.set()
         return self._stop_event.wait(timeout_s)
 
@@ -205,14 +239,9 @@ class Job:
 
     def stop_because(self, reason: str) -> None:
         """Tell the handler to stop; for the worker, not for handlers."""
-        self._stop = self._stop or reason
+        self.stop_reason = self.stop_reason or reason
         if self._stop_event is not None:
             self._stop_event.set()
-
-    @property
-    def stop_reason(self) -> str | None:
-        """``timeout``, ``cancel``, ``lost`` or ``shutdown``."""
-        return self._stop
 
 
 @dataclass(slots=True)

@@ -101,7 +101,7 @@ async def test_a_worker_that_hears_of_types_before_it_hears_of_its_loss_takes_no
 
     full = WorkerLimits(concurrency=1)
     async with running_engine(database_url, {"few": _few}, kinds={"few": ONE}, terms=SHORT, probe=stops) as zombie:
-        await eventually_async(lambda: zombie.worker.entries()["few"].granted == 1)
+        await eventually_async(lambda: zombie.worker.types()["few"].granted == 1)
         async with running_engine(database_url, {"few": _few, "slow": slow}, terms=SHORT, limits=full) as two:
             await two.insert("slow")
             await eventually_async(lambda: two.worker._limits.withheld, 30, what="the other has no share")

@@ -186,7 +186,7 @@ async def test_a_rate_that_is_raised_holds_no_last_attempt_back(database_url: st
 
     async def set_rate(engine: Engine, rate_per_s: float) -> None:
         await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = $1", rate_per_s)
-        await eventually_async(lambda: engine.worker.entries()["paced"].kind.rate_per_s == rate_per_s)
+        await eventually_async(lambda: engine.worker.types()["paced"].kind.rate_per_s == rate_per_s)
 
     kinds = {"paced": TaskType("paced", "python:paced", rate_per_s=20)}
     async with running_engine(database_url, {"paced": work}, kinds=kinds) as engine:
@@ -203,7 +203,7 @@ async def test_the_suite_notices_last_attempts_without_a_distance(
     database_url: str, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the guard: what has begun starts at once."""
-    mutate(monkeypatch, Runner._begins, "not await self._keep_distance(job.entry)", "False")
+    mutate(monkeypatch, Runner._begins, "not await self._keep_distance(job.type_state)", "False")
     with pytest.raises(AssertionError, match="a rate is not kept"):
         await check_last_attempts_keep_their_rate(database_url, gate)
 
@@ -252,7 +252,7 @@ async def test_a_job_that_was_cancelled_between_its_claim_and_its_start_has_no_a
         [claimed] = (await store.claim(request)).rows
         await engine.pool.execute(CANCEL, job_id)
         if way == "released":
-            assert await store.write("release", token, [job_id], [claimed[6]]) == 1
+            assert await store.write("release", token, [job_id], [claimed.fence]) == 1
         elif way == "unknown to its process":
             async with engine.pool.acquire() as connection, connection.transaction():
                 assert await store.strays(connection, token, []) == (1, [])

@@ -50,7 +50,7 @@ class Target:
 
     async def __call__(self, job: Job) -> None:
         """Answer, or hang."""
-        if job.entry.held > self.stops_at:
+        if job.type_state.held > self.stops_at:
             self.gate, self.stops_at = asyncio.Event(), math.inf
         self.begun += 1
         self.waiting += 1
@@ -73,7 +73,7 @@ async def _from_the_start(engine: Engine, target: Target) -> None:
     await engine.pool.execute(INSERT, MANY)
     await target.hangs()
     await _others_end(engine)
-    assert engine.worker.entries()["target"].held <= SLOTS * 3 // 4
+    assert engine.worker.types()["target"].held <= SLOTS * 3 // 4
 
 
 async def _behind_a_burst(engine: Engine, target: Target) -> None:
@@ -139,7 +139,7 @@ async def test_the_mutant_whose_type_may_start_in_every_slot_is_caught(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was fetched ahead while it was quick fills them."""
-    mutate(monkeypatch, Runner._places, "self.type_slots_max - entry.running", "self.slots")
+    mutate(monkeypatch, Runner._places, "self.type_slots_max - state.running", "self.slots")
     with pytest.raises(AssertionError, match=BEYOND):
         await check_others_run(database_url, _until_they_have_more)
 

@@ -128,12 +128,12 @@ async def test_a_claimed_job_that_another_worker_has_by_now_does_not_start(
         )
         async with running_engine(database_url, {"sound": other}, kinds={"sound": policy("sound")}) as second:
             await second.until(job_id, "completed")
-        counts = first.worker.entries()["sound"].counts
+        counts = first.worker.types()["sound"].counts
         await eventually_async(lambda: counts.get("lost") == 1, what="the first worker lets it go")
         may_end.set()
         await first.worker.quiesce()
         assert ran == ["other"]
-        assert [entry.held for entry in first.worker.entries().values()] == [0, 0]
+        assert [entry.held for entry in first.worker.types().values()] == [0, 0]
 
 
 async def test_a_claimed_job_that_is_cancelled_does_not_start_where_no_notification_comes(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from kit.engine import Engine, policy, running_engine
@@ -100,7 +101,7 @@ async def test_a_job_that_finds_no_thread_is_released(database_url: str, monkeyp
     async with handlers.running(database_url, threads=2) as engine:
         await handlers.keep_threads(engine, 2)
         cancelled, waits = await engine.insert("sound"), await engine.insert("sound")
-        entry = engine.worker.entries()["sound"]
+        entry = engine.worker.types()["sound"]
         await eventually_async(lambda: entry.counts.get("released", 0) >= 2, what="they are released")
         await _cancel(engine, cancelled)
         row = await engine.until(cancelled, "cancelled")
@@ -114,11 +115,11 @@ Leaves = Callable[[Engine, Job], None]
 
 
 def _expires(_engine: Engine, job: Job) -> None:
-    job._row = (*job._row[:10], 1.0, *job._row[11:])
+    job.row = msgspec.structs.replace(job.row, expires_s=1.0)
 
 
 def _is_paused(_engine: Engine, job: Job) -> None:
-    job.entry.kind = replace(job.entry.kind, gone=True)
+    job.type_state.kind = replace(job.type_state.kind, gone=True)
 
 
 def _is_withdrawn(engine: Engine, job: Job) -> None:
@@ -181,8 +182,8 @@ async def _ends_before_its_thread(url: str, reason: str) -> None:
         job_id = await engine.insert("sound", timeout_ms=timeout_ms)
         await eventually_async(lambda: engine.worker.runner.busy == 2, what="it has begun")
         await _end(engine, job_id, reason)
-        await eventually_async(lambda: engine.worker.entries()["sound"].counts, what="it has ended")
-        counts = dict(engine.worker.entries()["sound"].counts)
+        await eventually_async(lambda: engine.worker.types()["sound"].counts, what="it has ended")
+        counts = dict(engine.worker.types()["sound"].counts)
         engine.worker.claimer.stop()
         handlers.free.set()
         await eventually_async(lambda: engine.worker.runner.busy == 0)
@@ -225,7 +226,7 @@ async def test_the_mutant_whose_types_take_every_thread_is_caught(
 ) -> None:
     """Without shares, in claims and at the start, the hanging type has every thread."""
     monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
-    mutate(monkeypatch, Runner._places, "allot(free, entry.threads, all_free=free)", "free")
+    mutate(monkeypatch, Runner._places, "allot(free, state.threads, all_free=free)", "free")
     handlers = Handlers()
     async with handlers.running(database_url, threads=8) as engine:
         await handlers.keep_threads(engine, 20, threads=8)
@@ -244,7 +245,7 @@ async def test_threads_are_handed_on_while_handlers_are_quick(database_url: str)
         ended = "SELECT status, attempts, count(*) FROM tickwright.scheduled_tasks GROUP BY 1, 2"
         assert [tuple(row) for row in await engine.pool.fetch(ended)] == [("completed", 1, 600)]
         assert len(handlers.ran) == len(set(handlers.ran)) == handlers.hanging == 300
-        runner, entries = engine.worker.runner, engine.worker.entries().values()
+        runner, entries = engine.worker.runner, engine.worker.types().values()
         assert (runner.threads_busy, [(entry.held, entry.threads) for entry in entries]) == (0, [(0, 0)] * 3)
 
 

@@ -180,12 +180,12 @@ async def test_progress_of_an_attempt_is_not_written_to_a_later_one_of_the_same_
     await session.open()
     request, store = await _claimable(pool, session), ClaimStore(pool)
     [first, *_] = (await store.claim(request)).rows
-    assert await store.report_progress(session.token, first[0], first[6], "1")
-    await store.write("retry", session.token, [first[0]], [first[6]], [0.0], ["failed"], ["no luck"])
+    assert await store.report_progress(session.token, first.id, first.fence, "1")
+    await store.write("retry", session.token, [first.id], [first.fence], [0.0], ["failed"], ["no luck"])
     [again] = (await store.claim(request)).rows
-    assert again[0] == first[0]
-    assert not await store.report_progress(session.token, first[0], first[6], "2")
-    assert await store.report_progress(session.token, again[0], again[6], "3")
+    assert again.id == first.id
+    assert not await store.report_progress(session.token, first.id, first.fence, "2")
+    assert await store.report_progress(session.token, again.id, again.fence, "3")
     await pool.close()
 
 
@@ -197,7 +197,7 @@ async def check_a_late_result_does_not_reach_the_next_attempt(database_url: str)
         await session.open()
         request = await _claimable(pool, session)
         [first, *_] = (await ClaimStore(pool).claim(request)).rows
-        said = "retry", session.token, [first[0]], [first[6]], [0.0], ["failed"], ["no luck"]
+        said = "retry", session.token, [first.id], [first.fence], [0.0], ["failed"], ["no luck"]
         cuts.cut(RESULTS["retry"], "late")
         with pytest.raises(UNAVAILABLE):
             await ClaimStore(cut_pool).write(*said)
@@ -205,7 +205,7 @@ async def check_a_late_result_does_not_reach_the_next_attempt(database_url: str)
         [again] = (await ClaimStore(pool).claim(request)).rows
         await cuts.send_late()
         row = await pool.fetchrow(
-            "SELECT status, attempts, fence FROM tickwright.scheduled_tasks WHERE id = $1", again[0]
+            "SELECT status, attempts, fence FROM tickwright.scheduled_tasks WHERE id = $1", again.id
         )
         assert tuple(row) == ("processing", 2, 2), "J3 broken: a result reached a later attempt"
     await pool.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker import frontier as lanebook
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs
 from tickwright.capabilities.jobs.worker.frontier import (
@@ -34,13 +34,13 @@ def book_of(*names: str, limited: Collection[str] = (), lanes: Collection[ClaimR
     return book
 
 
-def row(task_type: str, due_s: float, priority: int = 0) -> tuple[Any, ...]:
+def row(task_type: str, due_s: float, priority: int = 0) -> ClaimedRow:
     """Return a claimed row, as far as a book looks at it."""
-    return (1, task_type, "{}", priority, 1, 3, 1, None, None, due_s, None)
+    return ClaimedRow(1, task_type, "{}", priority, 1, 3, 1, None, None, due_s, None, None)
 
 
 def note(
-    book: ClaimFrontier, asked: Mapping[str, int], *rows: tuple[Any, ...], total_max: int = 1000, new_lanes: Any = ()
+    book: ClaimFrontier, asked: Mapping[str, int], *rows: ClaimedRow, total_max: int = 1000, new_lanes: Any = ()
 ) -> bool:
     """Note a claim that asked for so many rows of each type and brought ``rows``."""
     plan = ClaimPlan(tuple(asked), tuple(asked.values()), total_max)

@@ -17,14 +17,13 @@ from typing import Protocol
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, allot, plan_claim
+from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange, allot, plan_claim
 from tickwright.capabilities.jobs.worker.claims import (
     LONG_BYTES,
     LONG_MAX,
     ClaimedJobs,
     ClaimRequest,
     ClaimStore,
-    Row,
     lengths_of,
 )
 from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier, ClaimScope
@@ -64,7 +63,7 @@ _log = structlog.get_logger("tickwright.jobs")
 class ClaimReceiver(Protocol):
     """Who runs what was claimed, and knows what may be claimed."""
 
-    def entries(self) -> Mapping[str, TypeState]:
+    def types(self) -> Mapping[str, TypeState]:
         """The task types that this worker can run now, by name."""
         ...
 
@@ -214,7 +213,7 @@ class Claimer:
             sharing, self._sharing = self._sharing, None
             sharing.result()
 
-    def arrived(self) -> Sequence[Row]:
+    def arrived(self) -> Sequence[ClaimedRow]:
         """Return what a claim has brought and nobody has taken over yet."""
         answer = None if self._flight is None else self._flight.answer
         if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
@@ -287,9 +286,9 @@ class Claimer:
         if (within_s := now - self._measured_s) >= RATE_WINDOW_S:
             self._measured_s = now
             ending = Counter[str]()
-            for name, entry in self._takes.entries().items():
-                at_once = self._runner.slots if entry.is_async else self._runner.threads
-                ending[name] = min(PREFETCH_MAX, int(PREFETCH_S * entry.ended.take_rate(within_s, at_once=at_once)))
+            for name, state in self._takes.types().items():
+                at_once = self._runner.slots if state.is_async else self._runner.threads
+                ending[name] = min(PREFETCH_MAX, int(PREFETCH_S * state.ended.take_rate(within_s, at_once=at_once)))
             self._ending = ending
         return self._ending
 
@@ -306,7 +305,7 @@ class Claimer:
     def _weigh(self) -> Counter[str]:
         """Return how many bytes the payloads in hand have, by type; those of ended jobs count while that is little."""
         if self._bytes.total() > HELD_BYTES_MAX // 2:
-            self._bytes = lengths_of([job._row for job in self._runner.held()])  # noqa: SLF001  the worker's side
+            self._bytes = lengths_of([job.row for job in self._runner.held()])
         return self._bytes
 
     def _allowance(self, budget: int, arriving: ClaimedJobs | None) -> dict[str, int]:
@@ -314,11 +313,11 @@ class Claimer:
         self._crowded = False
         arrive, lengths = (arriving.counts, arriving.lengths) if arriving else (Counter(), Counter())
         room, shares, threads = self._byte_room(lengths), self._slot_shares(arrive), self._thread_shares(arrive)
-        for name, entry in self._takes.entries().items():
-            if entry.kind.waits or entry.kind.rate_per_s is not None:
+        for name, state in self._takes.types().items():
+            if state.kind.waits or state.kind.rate_per_s is not None:
                 continue
             rows = min(budget, shares[name]) if room(name) else 0
-            free = entry.free(entry.held + arrive[name])
+            free = state.free(state.held + arrive[name])
             self._crowded = self._crowded or (rows == 0 and free != 0)
             allowance[name] = min(rows, rows if free is None else free, threads.get(name, rows))
         return allowance
@@ -331,7 +330,7 @@ class Claimer:
         coming, ahead = Counter(coming), self._prefetch_by_type()
         if self._sweep_plan is not None:
             coming.update(dict(zip(self._sweep_plan.types, self._sweep_plan.rows_max, strict=True)))
-        held = {name: entry.places + coming[name] for name, entry in self._takes.entries().items()}
+        held = {name: state.places + coming[name] for name, state in self._takes.types().items()}
         most = self._runner.type_slots_max
         used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
         free = self._runner.slots - sum(used.values())
@@ -343,8 +342,8 @@ class Claimer:
         Beside those, it may have as many as its threads end in a fifth of a second. Types that had more to give get
         even parts of the free threads, the others one at least, so that a claim finds their jobs, too.
         """
-        coming, kinds = Counter(coming) + self.asked(), self._takes.entries().items()
-        held = {name: entry.places + coming[name] for name, entry in kinds if not entry.is_async}
+        coming, kinds = Counter(coming) + self.asked(), self._takes.types().items()
+        held = {name: state.places + coming[name] for name, state in kinds if not state.is_async}
         ahead = self._prefetch_by_type()
         most = allot(self._runner.threads, 0, all_free=self._runner.threads)
         used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
@@ -442,19 +441,19 @@ class Claimer:
             self._takes.take(claimed)
 
     def _limited(self, name: str) -> bool:
-        entry = self._takes.entries().get(name)
-        return entry is None or entry.granted is not None or not entry.is_async
+        state = self._takes.types().get(name)
+        return state is None or state.granted is not None or not state.is_async
 
     # ------------------------------------------------------------------ rate limits
 
     async def _claim_paced(self, budget: int) -> None:
         now = monotonic()
-        for name, entry in self._takes.entries().items():
-            if entry.kind.rate_per_s is None or entry.kind.waits or now < entry.paced_until_s:
+        for name, state in self._takes.types().items():
+            if state.kind.rate_per_s is None or state.kind.waits or now < state.paced_until_s:
                 continue
             if not self._byte_room()(name):
                 continue
-            rows, free = min(budget, self._slot_shares({})[name]), entry.free(entry.held)
+            rows, free = min(budget, self._slot_shares({})[name]), state.free(state.held)
             rows = min(rows, rows if free is None else free, self._thread_shares({}).get(name, rows))
             plan = ClaimPlan((name,), (rows,), BATCH_MAX)
             if plan.rows_max[0] <= 0:
@@ -465,7 +464,7 @@ class Claimer:
             try:
                 async with self._gate.claiming() as ticket:
                     request = self._request(ticket, plan, look, doubted=doubted)
-                    if (claimed := await self._limits.claim(entry, request)) is not None:
+                    if (claimed := await self._limits.claim(state, request)) is not None:
                         self._lanes.forget(claimed.empty_lanes)
                         self._accept(claimed)
             finally:
@@ -478,7 +477,7 @@ class Claimer:
         if next_due_s is not None:
             wait_s = min(wait_s, next_due_s - now_s - HORIZON.total_seconds() + GAP_S / 2)
         now = monotonic()
-        paced = [entry.paced_until_s - now for entry in self._takes.entries().values() if entry.paced_more]
+        paced = [state.paced_until_s - now for state in self._takes.types().values() if state.paced_more]
         await self.rest.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *paced])))
 
 

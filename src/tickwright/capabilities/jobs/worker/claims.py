@@ -6,14 +6,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from itertools import pairwise
-from operator import itemgetter
+from itertools import pairwise, starmap
+from operator import attrgetter
 from typing import Any
 
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange
 from tickwright.ports.ids import hear_database, monotonic, unix_seconds
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_lanes
@@ -39,12 +39,10 @@ LONG_MAX = 64
 LONG_BYTES = 2 * 1024 * 1024
 """Payloads that one claim brings of those that may be long, and what each may have as text; others have 64 KB."""
 
-Row = Sequence[Any]
-
 _log = structlog.get_logger("tickwright.jobs")
 
 
-_type_of, _payload_of = itemgetter(1), itemgetter(2)
+_type_of, _payload_of = attrgetter("task_type"), attrgetter("payload")
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class ClaimedJobs:
     """What one claim brought.
 
     Attributes:
-        rows: In no order; see ``claims.sql`` for the columns.
+        rows: In no order.
         now_s: The database's clock at the end of the statement.
         next_due_s: The first due instant behind the horizon, in the lanes that were looked at.
         looked_s: The database's clock when its snapshot was taken: what was inserted later, it did not see.
@@ -64,7 +62,7 @@ class ClaimedJobs:
         received_s: When it was here, by the monotonic clock: a commit that follows must not count as the way.
     """
 
-    rows: list[Row]
+    rows: list[ClaimedRow]
     now_s: float
     next_due_s: float | None
     looked_s: float
@@ -127,16 +125,23 @@ class ClaimStore:
 
     async def claim(self, request: ClaimRequest, connection: Connection | None = None) -> ClaimedJobs:
         """Claim what ``request`` says; alone, or inside the caller's transaction."""
-        rows = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
-        now_s, next_due_s, looked_s = (tail := rows.pop())[8], tail[9], tail[10]
-        hear_database(now_s)
-        was_cut = tail[5] > 0
+        records = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
+        summary = records.pop()
+        hear_database(now_s := summary["execute_s"])
         found: list[ClaimRange] = []
         empty: list[ClaimRange] = []
-        while rows and rows[-1][0] is None:
-            row = rows.pop()
-            (empty if row[4] == 0 else found).append(ClaimRange(row[1], row[3]))
-        return ClaimedJobs(rows, now_s, next_due_s, looked_s, found, was_cut=was_cut, empty_lanes=empty)
+        while records and records[-1]["id"] is None:
+            record = records.pop()
+            (empty if record["attempts"] == 0 else found).append(ClaimRange(record["task_type"], record["priority"]))
+        return ClaimedJobs(
+            list(starmap(ClaimedRow, records)),
+            now_s,
+            next_due_s=summary["due_s"],
+            looked_s=summary["expires_s"],
+            new_lanes=found,
+            was_cut=summary["max_attempts"] > 0,
+            empty_lanes=empty,
+        )
 
     async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
         """Run one result statement; return how many rows it found still held by ``token``."""
@@ -233,14 +238,19 @@ class ClaimStore:
         return sql
 
 
-def lengths_of(rows: Sequence[Row]) -> Counter[str]:
+def lengths_of(rows: Sequence[ClaimedRow]) -> Counter[str]:
     """Return how long the payloads are, by task type."""
     if len(names := set(map(_type_of, rows))) == 1:
         return Counter({names.pop(): sum(map(len, map(_payload_of, rows)))})
     found: Counter[str] = Counter()
     for row in rows:
-        found[row[1]] += len(row[2])
+        found[row.task_type] += len(row.payload)
     return found
+
+
+def claim_order(row: ClaimedRow) -> tuple[int, float]:
+    """Return what claimed jobs are sorted by: priority, then due time."""
+    return -row.priority, row.due_s
 
 
 _PRIORITY_MIN, _PRIORITY_MAX = -101, 101

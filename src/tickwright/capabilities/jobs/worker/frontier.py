@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter
 
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
-from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, Row
+from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs
 from tickwright.ports.ids import monotonic
 
 SWEEP_S = 0.5
@@ -235,10 +235,10 @@ class ClaimFrontier:
             self._swept_s, self._sweep_took_s = monotonic(), took_s
 
 
-_lane_of, _due_of = itemgetter(1, 3), itemgetter(9)
+_lane_of, _due_of = attrgetter("task_type", "priority"), attrgetter("due_s")
 
 
-def _latest(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
+def _latest(rows: Sequence[ClaimedRow]) -> dict[tuple[str, int], float]:
     """Return the latest due instant per lane."""
     keys = set(map(_lane_of, rows))
     if len(keys) == 1:
@@ -246,5 +246,5 @@ def _latest(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
     latest: dict[tuple[str, int], float] = {}
     for row in rows:
         key = _lane_of(row)
-        latest[key] = max(latest.get(key, 0.0), row[9])
+        latest[key] = max(latest.get(key, 0.0), row.due_s)
     return latest

@@ -138,7 +138,7 @@ class OutcomeRecorder:
     def completed(self, job: Job) -> None:
         """Note the common case."""
         self._ended(job, "completed")
-        self._writer.add_completed(job.id, keep=job.entry.kind.keep_history)
+        self._writer.add_completed(job.id, keep=job.type_state.kind.keep_history)
 
     def ended(self, job: Job, ending: AttemptOutcome) -> None:
         """Note what an attempt ended as."""
@@ -166,7 +166,7 @@ class OutcomeRecorder:
             self._writer.add("fail", job.id, outcome, text)
         else:
             self._ended(job, "retried")
-            wait = job.entry.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
+            wait = job.type_state.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
             self._writer.add("retry", job.id, job.fence, wait.total_seconds(), outcome, text)
 
     def stopped(self, job: Job, reason: str) -> None:
@@ -200,12 +200,12 @@ class OutcomeRecorder:
         self._writer.add("cancel_unstarted", job.id, "expired: it could not start before expires_at")
 
     def _ended(self, job: Job, outcome: str) -> None:
-        entry = job.entry
+        state = job.type_state
         if job.span is not None:
             job.span.set_attribute("tickwright.outcome", outcome)
-        entry.held -= 1
-        entry.counts[outcome] = entry.counts.get(outcome, 0) + 1
-        if entry.granted is not None:
+        state.held -= 1
+        state.counts[outcome] = state.counts.get(outcome, 0) + 1
+        if state.granted is not None:
             self._freed()
 
 

@@ -153,8 +153,8 @@ class Runner:
         """Take attempts over; those whose instant has come start with the next turn of the loop."""
         now_s = self._clock.now(monotonic())
         for job in jobs:
-            fire_s = job._fire_s  # noqa: SLF001  the worker's side of the object
-            if fire_s <= now_s and job.entry.kind.rate_per_s is None:
+            fire_s = job.fire_s
+            if fire_s <= now_s and job.type_state.kind.rate_per_s is None:
                 self._ready.append(job)
             else:
                 heapq.heappush(self._upcoming, (fire_s, 0.0, job.id, job))
@@ -169,11 +169,11 @@ class Runner:
             wait_s = self._upcoming[0][0] - self._clock.now(monotonic())
             self._timer = self._loop.call_later(max(0.0, math.ceil(wait_s * 1000) / 1000), self._fire)
 
-    def look_again(self, entry: TypeState) -> None:
+    def look_again(self, state: TypeState) -> None:
         """Let each attempt of a type whose rate has changed ask again when it may start."""
         for place, (_, reserved_s, job_id, job) in enumerate(self._upcoming):
-            if job.entry is entry:
-                self._upcoming[place] = (job._fire_s, reserved_s, job_id, job)  # noqa: SLF001
+            if job.type_state is state:
+                self._upcoming[place] = (job.fire_s, reserved_s, job_id, job)
         heapq.heapify(self._upcoming)
         self._arm()
 
@@ -185,7 +185,7 @@ class Runner:
         while upcoming and upcoming[0][0] <= now_s:
             _, reserved_s, job_id, job = upcoming[0]
             is_last = job.attempt >= job.max_attempts  # it keeps its distance behind its begin
-            if not is_last and (start_s := job.entry.start_at(now, reserved_s)) > now + TIMER_S:
+            if not is_last and (start_s := job.type_state.start_at(now, reserved_s)) > now + TIMER_S:
                 heapq.heapreplace(upcoming, (now_s + start_s - now, start_s, job_id, job))
             else:
                 ready.append(heapq.heappop(upcoming)[3])
@@ -213,23 +213,23 @@ class Runner:
                 kept = [job for job in queue if job not in jobs]
                 queue.clear()
                 queue.extend(kept)
-            for entry in [entry for entry, waiting in self._blocked.items() if not waiting]:
-                del self._blocked[entry]
-            self._upcoming[:] = [entry for entry in self._upcoming if entry[3] not in jobs]
+            for state in [state for state, waiting in self._blocked.items() if not waiting]:
+                del self._blocked[state]
+            self._upcoming[:] = [upcoming for upcoming in self._upcoming if upcoming[3] not in jobs]
             heapq.heapify(self._upcoming)
         return out
 
-    def withdraw_type(self, entry: TypeState, *, keep: int = 0) -> list[Job]:
+    def withdraw_type(self, state: TypeState, *, keep: int = 0) -> list[Job]:
         """Take what was not started of a type out of the queues, but for the ``keep`` that start first; return it."""
-        jobs = [job for job in self._unstarted() if job.entry is entry]
-        return self.withdraw({*sorted(jobs, key=lambda job: job._fire_s)[keep:]})  # noqa: SLF001
+        jobs = [job for job in self._unstarted() if job.type_state is state]
+        return self.withdraw({*sorted(jobs, key=lambda job: job.fire_s)[keep:]})
 
     def held(self, running_for_s: float = 0.0) -> list[Job]:
         """Return every attempt that has not ended; of those that run, the ones that do so for this time."""
         return [*self._unstarted(), *self.running(running_for_s)]
 
     def _unstarted(self) -> list[Job]:
-        return [*chain.from_iterable(self._blocked.values()), *self._ready, *(entry[3] for entry in self._upcoming)]
+        return [*chain.from_iterable(self._blocked.values()), *self._ready, *(job for *_, job in self._upcoming)]
 
     def take_back(self) -> list[Job]:
         """Return what was not started, so that it can be released."""
@@ -302,26 +302,26 @@ class Runner:
             job = ready.popleft()
             if ready and not self._waking:
                 self._wake_one()
-            row = job._row  # noqa: SLF001  a property costs more than what it returns
-            entry, now_s = job.entry, self._clock.now(now)
-            threaded = None if entry.is_async else entry
-            asks = threaded or entry.kind.waits or row[10] is not None or len(running) >= self.type_slots_max
+            row = job.row  # its properties cost more than what they return
+            state, now_s = job.type_state, self._clock.now(now)
+            threaded = None if state.is_async else state
+            asks = threaded or state.kind.waits or row.expires_s is not None or len(running) >= self.type_slots_max
             if asks and not self._starts(job, threaded, now_s):
                 await asyncio.sleep(0)
                 now = worked_since = monotonic()
                 continue
             job.started_s = began = now
             running[me] = job
-            entry.running += 1
-            entry.note_start(now_s - row[9])
+            state.running += 1
+            state.note_start(now_s - row.due_s)
             try:
-                await (self._traced(job) if traces.recording() or row[11] else self._attempt(job))
+                await (self._traced(job) if traces.recording() or row.traceparent else self._attempt(job))
             except Exception:  # noqa: BLE001  an error of ours behind an attempt does not cost its slot, too
                 _log.exception("jobs.attempt_broken", job=job.id, task_type=job.type)
             finally:
                 del running[me]
-                entry.running -= 1
-                now, ended = monotonic(), entry.ended
+                state.running -= 1
+                now, ended = monotonic(), state.ended
                 ended.count += 1
                 ended.took_s += now - began
                 if threaded or blocked:
@@ -372,14 +372,14 @@ class Runner:
             task.uncancel()
 
     def _starts(self, job: Job, threaded: TypeState | None, now_s: float) -> bool:
-        if job.entry.kind.waits:
+        if job.type_state.kind.waits:
             self._ends.unstarted(job, "waits")
             return False
         return not self._expired(job, now_s) and self._takes_place(job, threaded)
 
     def _takes_place(self, job: Job, threaded: TypeState | None) -> bool:
-        if not self._places(job.entry):
-            waiting = self._blocked.setdefault(job.entry, deque())
+        if not self._places(job.type_state):
+            waiting = self._blocked.setdefault(job.type_state, deque())
             if job.started_s:  # it was moved up, and its place is gone
                 waiting.appendleft(job)
             else:
@@ -398,12 +398,12 @@ class Runner:
         self._ends.expired(job)
         return True
 
-    def _places(self, entry: TypeState) -> int:
+    def _places(self, state: TypeState) -> int:
         """Return how many more attempts of a type may start: it cannot have the last slots, or threads, of all."""
-        places = min(self.slots - len(self._running), self.type_slots_max - entry.running)
-        if not entry.is_async:
+        places = min(self.slots - len(self._running), self.type_slots_max - state.running)
+        if not state.is_async:
             free = self.threads - self.threads_busy
-            places = min(places, allot(free, entry.threads, all_free=free))
+            places = min(places, allot(free, state.threads, all_free=free))
         return max(0, places)
 
     def _place_back(self, threaded: TypeState | None) -> None:
@@ -417,14 +417,14 @@ class Runner:
 
     def _move_up(self) -> None:
         """Let the attempt go on that has waited longest of those that may have a place now."""
-        able = [entry for entry in self._blocked if self._places(entry) > 0]
+        able = [state for state in self._blocked if self._places(state) > 0]
         if able:
-            self._ready.appendleft(self._leave_wait(min(able, key=lambda entry: self._blocked[entry][0].started_s)))
+            self._ready.appendleft(self._leave_wait(min(able, key=lambda state: self._blocked[state][0].started_s)))
 
-    def _leave_wait(self, entry: TypeState) -> Job:
-        job = self._blocked[entry].popleft()
-        if not self._blocked[entry]:
-            del self._blocked[entry]
+    def _leave_wait(self, state: TypeState) -> Job:
+        job = self._blocked[state].popleft()
+        if not self._blocked[state]:
+            del self._blocked[state]
         return job
 
     async def _traced(self, job: Job) -> None:
@@ -433,14 +433,14 @@ class Runner:
             await self._attempt(job)
 
     async def _attempt(self, job: Job) -> None:
-        entry: TypeState = job.entry
-        row = job._row  # noqa: SLF001  as above
-        started = row[4] < row[5]
+        state: TypeState = job.type_state
+        row = job.row
+        started = row.attempts < row.max_attempts
         try:
             if not started and not await self._begins(job):
                 return
             started = True
-            result = await (entry.call(job) if entry.is_async else self._in_thread(job, entry))
+            result = await (state.call(job) if state.is_async else self._in_thread(job, state))
         except asyncio.CancelledError as error:
             if job.stop_reason is None:  # the handler's own: it waited for something that was cancelled
                 self._ends.ended(job, outcome_of_raised(job, error))
@@ -453,8 +453,8 @@ class Runner:
         else:
             if result is _REPORTED:
                 return
-            if job._stop is not None and job._stop != "shutdown":  # noqa: SLF001  as above
-                self._end_stopped(job, job._stop)  # noqa: SLF001
+            if job.stop_reason is not None and job.stop_reason != "shutdown":
+                self._end_stopped(job, job.stop_reason)
             elif result is None:
                 self._ends.completed(job)
             else:
@@ -470,35 +470,35 @@ class Runner:
             case Begin.LOCKED:  # another session has locked its row: a slot does not wait for that
                 self._ends.unstarted(job, "locked")
                 return False
-        if not await self._keep_distance(job.entry):
+        if not await self._keep_distance(job.type_state):
             self._ends.unstarted(job, "waits")
             return False
         job.deadline_s, job.started_s = deadline_s, monotonic()
         return not self._expired(job, self._clock.now(job.started_s))
 
     @staticmethod
-    async def _keep_distance(entry: TypeState) -> bool:
+    async def _keep_distance(state: TypeState) -> bool:
         """Wait for a start of a rate-limited type; one that comes too late for it takes the next one.
 
         Returns:
             False where it would keep its slot for long, and once the type waits for an operator: then none starts.
         """
         start_s = 0.0
-        while not entry.kind.waits and (start_s := entry.start_at(now := monotonic(), start_s)) > now + TIMER_S:
+        while not state.kind.waits and (start_s := state.start_at(now := monotonic(), start_s)) > now + TIMER_S:
             if start_s - now > PLACE_WITHIN_S:
-                entry.free_from_s = min(entry.free_from_s, start_s)  # the start is another one's
+                state.free_from_s = min(state.free_from_s, start_s)  # the start is another one's
                 return False
             await asyncio.sleep(start_s - now)
-        return not entry.kind.waits
+        return not state.kind.waits
 
     def _end_stopped(self, job: Job, reason: str) -> None:
         if reason == "timeout":
-            self._ends.ended(job, Errored("timeout", f"timeout: stopped after {job.entry.timeout_text(job)}"))
+            self._ends.ended(job, Errored("timeout", f"timeout: stopped after {job.type_state.timeout_text(job)}"))
         else:
             self._ends.stopped(job, reason)
 
-    async def _in_thread(self, job: Job, entry: TypeState) -> Any:
-        call = self._executor.submit(copy_context().run, _call, job, entry)
+    async def _in_thread(self, job: Job, state: TypeState) -> Any:
+        call = self._executor.submit(copy_context().run, _call, job, state)
         back = asyncio.wrap_future(call)
         try:
             return await self._answer_of(job, back)
@@ -512,12 +512,12 @@ class Runner:
                 raise
             self._end_stopped(job, job.stop_reason)  # reported at once; the slot stays taken until the thread is back
             self.threads_stuck += 1
-            entry.stuck += 1
+            state.stuck += 1
             try:
                 await self._wait_for_thread(job, back)
             finally:
                 self.threads_stuck -= 1
-                entry.stuck -= 1
+                state.stuck -= 1
             return _REPORTED
 
     @staticmethod
@@ -547,18 +547,18 @@ class Runner:
             await asyncio.sleep(SWEEP_EVERY_S)
             now = monotonic()
             for job in self._running.values():
-                if job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
+                if job.deadline_s and now - job.started_s > job.deadline_s + job.type_state.grace_s:
                     self.stop_job(job, "timeout")
-            for entry in list(self._blocked):
-                self._sweep_waiting(entry, now)
+            for state in list(self._blocked):
+                self._sweep_waiting(state, now)
 
-    def _sweep_waiting(self, entry: TypeState, now: float) -> None:
+    def _sweep_waiting(self, state: TypeState, now: float) -> None:
         """Let those of a type go on that may have places, and release those that have waited for long."""
         free = self.slots - len(self._running) - len(self._ready)
-        places = min(free, self._places(entry), len(self._blocked[entry]))
-        self._ready.extendleft(reversed([self._leave_wait(entry) for _ in range(places)]))
-        while entry in self._blocked and now - self._blocked[entry][0].started_s > PLACE_WITHIN_S:
-            self._ends.unstarted(self._leave_wait(entry), "no_place")
+        places = min(free, self._places(state), len(self._blocked[state]))
+        self._ready.extendleft(reversed([self._leave_wait(state) for _ in range(places)]))
+        while state in self._blocked and now - self._blocked[state][0].started_s > PLACE_WITHIN_S:
+            self._ends.unstarted(self._leave_wait(state), "no_place")
         self._wake_one()
 
 
@@ -578,9 +578,9 @@ def _are_equal(here: Context, other: Context) -> bool:
         return False
 
 
-def _call(job: Job, entry: TypeState) -> Any:
+def _call(job: Job, state: TypeState) -> Any:
     """Call a synchronous handler in its thread; what it raises is returned, since no future holds a StopIteration."""
     try:
-        return entry.call(job)
+        return state.call(job)
     except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
         return outcome_of_raised(job, error)

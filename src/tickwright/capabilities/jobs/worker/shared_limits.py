@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tickwright.capabilities.jobs.model import PACED_AHEAD_S, ClaimPlan, furthest_start_s
-from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore, claim_order
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
@@ -48,7 +48,7 @@ class SharedLimits:
     async def share_out(
         self,
         connection: Connection,
-        entries: Mapping[str, TypeState],
+        types: Mapping[str, TypeState],
         asked: Callable[[], Mapping[str, int]],
         *,
         left: Mapping[str, TypeState] = MappingProxyType({}),
@@ -63,7 +63,7 @@ class SharedLimits:
 
         Args:
             connection: Inside a transaction.
-            entries: Its task types.
+            types: Its task types.
             asked: What claims under way may still bring.
             left: Those that it cannot run any more; what still runs of them counts. Its rows of others go.
             shares: Whether it claims; otherwise it leaves its share to the others.
@@ -71,8 +71,8 @@ class SharedLimits:
         Returns:
             What is to be called behind the commit: a grant that is rolled back is somebody else's.
         """
-        limited = [entry for entry in entries.values() if entry.kind.concurrency is not None]
-        names = [entry.kind.name for entry in limited]
+        limited = [state for state in types.values() if state.kind.concurrency is not None]
+        names = [state.kind.name for state in limited]
         former = sorted(self._settled.difference(names))
         if not names and not former:
             self.withheld, self.again_s = False, math.inf
@@ -81,14 +81,14 @@ class SharedLimits:
         coming, token = asked(), self._session.token
         self._settling = settling = self._settling + 1
         self._settled.update(names, former)
-        for entry in limited:
-            entry.granted = entry.held + coming.get(entry.kind.name, 0)
-        in_use = [entry.granted for entry in limited] + [left[name].held if name in left else 0 for name in former]
+        for state in limited:
+            state.granted = state.held + coming.get(state.kind.name, 0)
+        in_use = [state.granted for state in limited] + [left[name].held if name in left else 0 for name in former]
         may = [shares] * len(names) + [False] * len(former)
         rows = await connection.fetch(_SQL["share_out"], token, [*names, *former], in_use, may)
         granted = {row["name"]: row["granted"] for row in rows}
-        for entry in limited:
-            entry.granted = min(entry.granted or 0, granted.get(entry.kind.name, 0))
+        for state in limited:
+            state.granted = min(state.granted or 0, granted.get(state.kind.name, 0))
         if not rows or settling != self._settling:  # the session is lost, in the database or here
             return _nothing
         is_news = shares == self.withheld
@@ -100,19 +100,19 @@ class SharedLimits:
         def committed() -> None:
             if settling == self._settling:  # a later one has counted what is in use since, and says more soon
                 self._settled.difference_update(name for name in former if name not in left)
-                for entry in limited:
-                    entry.granted = granted.get(entry.kind.name, 0)
+                for state in limited:
+                    state.granted = granted.get(state.kind.name, 0)
 
         return committed
 
-    def session_lost(self, entries: Iterable[TypeState]) -> None:
+    def session_lost(self, types: Iterable[TypeState]) -> None:
         """Use no grant of the session any more; the next one settles before it claims."""
         self._settling += 1
         self._settled.clear()
         self.withheld = True
-        for entry in entries:
-            if entry.granted is not None:
-                entry.granted = 0
+        for state in types:
+            if state.granted is not None:
+                state.granted = 0
 
     def _note(self, *, shares: bool, short: bool, keeps: bool) -> None:
         """Note whether this worker shares, and when it asks again.
@@ -126,13 +126,13 @@ class SharedLimits:
         self.withheld = not shares
         self.again_s = monotonic() + AGAIN_S if keeps or (short and self._tries) else math.inf
 
-    async def claim(self, entry: TypeState, request: ClaimRequest) -> ClaimedJobs | None:
+    async def claim(self, state: TypeState, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim jobs of a rate-limited type, and an instant for each.
 
         Returns:
             What was claimed; its ``fire_s`` has each job's instant; ``None`` when no instant is free yet.
         """
-        name, rate = entry.kind.name, entry.kind.rate_per_s or 1.0
+        name, rate = state.kind.name, state.kind.rate_per_s or 1.0
         async with self._pool.acquire() as connection, connection.transaction():
             row = await self._lock(connection, name)
             start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(PACED_AHEAD_S, 1 / rate)
@@ -140,14 +140,14 @@ class SharedLimits:
                 start_s = row["now_s"]  # no claim takes so much: the rate was raised, or the database's clock set back
             room = math.floor((row["now_s"] + ahead_s - start_s) * rate)
             if room <= 0:
-                entry.paced_more = True
-                entry.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - PACED_AHEAD_S / 2)
+                state.paced_more = True
+                state.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - PACED_AHEAD_S / 2)
                 return None
             plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
             claimed = replace(await self._store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
             if claimed.rows:
                 await connection.execute(_SQL["take_rate"], name, self._assign(claimed, start_s, 1 / rate))
-        self._look_again(entry, claimed, plan)
+        self._look_again(state, claimed, plan)
         return claimed
 
     async def _lock(self, connection: Connection, name: str) -> Any:
@@ -159,24 +159,24 @@ class SharedLimits:
 
     @staticmethod
     def _assign(claimed: ClaimedJobs, start_s: float, step_s: float) -> float:
-        claimed.rows.sort(key=lambda row: (-row[3], row[9]))
+        claimed.rows.sort(key=claim_order)
         for row in claimed.rows:
-            fire_s = max(start_s, row[9])
-            claimed.fire_s[row[0]] = fire_s
+            fire_s = max(start_s, row.due_s)
+            claimed.fire_s[row.id] = fire_s
             start_s = fire_s + step_s
         return start_s
 
     @staticmethod
-    def _look_again(entry: TypeState, claimed: ClaimedJobs, plan: ClaimPlan) -> None:
+    def _look_again(state: TypeState, claimed: ClaimedJobs, plan: ClaimPlan) -> None:
         """While jobs wait, look when half of the taken instants are used up; else with the next ordinary claim.
 
         A claim finds one priority between two that are known: where it did, there may be more.
         """
-        entry.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_lanes)
+        state.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_lanes)
         wait_s = 0.0
-        if entry.paced_more:
-            wait_s = min(PACED_AHEAD_S / 2, len(claimed.rows) / (entry.kind.rate_per_s or 1.0) / 2)
-        entry.paced_until_s = monotonic() + wait_s
+        if state.paced_more:
+            wait_s = min(PACED_AHEAD_S / 2, len(claimed.rows) / (state.kind.rate_per_s or 1.0) / 2)
+        state.paced_until_s = monotonic() + wait_s
 
 
 def _nothing() -> None:

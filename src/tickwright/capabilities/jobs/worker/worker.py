@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import Any
+from operator import attrgetter
 
 import structlog
 
@@ -19,7 +18,7 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import Begin, Job, TaskType, ahead_max, type_slots_max
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
 from tickwright.capabilities.jobs.worker.claimer import Claimer, worker_wakeup
-from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimStore
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimStore, claim_order
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
@@ -74,7 +73,7 @@ class JobWorker:
         self._store = ClaimStore(pool)
         self._clock = DbClock()
         self._probe = probe
-        self._entries: dict[str, TypeState] = {}
+        self._types: dict[str, TypeState] = {}
         self._former: dict[str, TypeState] = {}
         self._suspending: set[str] = set()
         self._marking: set[Job] = set()
@@ -140,9 +139,9 @@ class JobWorker:
 
     # ------------------------------------------------------------------ what may run
 
-    def entries(self) -> Mapping[str, TypeState]:
+    def types(self) -> Mapping[str, TypeState]:
         """Return the task types that this worker can run now."""
-        return self._entries
+        return self._types
 
     def backlog(self) -> int:
         """Return how many results are not written yet."""
@@ -169,7 +168,7 @@ class JobWorker:
 
     async def _share_out(self, connection: Connection) -> Callable[[], None]:
         shares, left = not self.claimer.claims_nothing(), self._former
-        return await self._limits.share_out(connection, self._entries, self.claimer.asked, left=left, shares=shares)
+        return await self._limits.share_out(connection, self._types, self.claimer.asked, left=left, shares=shares)
 
     async def share_again(self) -> None:
         """Settle the grants of limited types: this worker has room again, or others were to release some."""
@@ -178,54 +177,54 @@ class JobWorker:
         committed()
 
     def _adopt(self, kinds: Sequence[TaskType]) -> bool:
-        entries: dict[str, TypeState] = {}
+        types: dict[str, TypeState] = {}
         for read in kinds:
             kind = replace(read, gone=True) if read.name in self._suspending else read
-            old = self._entries.get(kind.name) or self._back(kind.name)
+            old = self._types.get(kind.name) or self._back(kind.name)
             if old is not None and old.kind == kind:
-                entries[kind.name] = old
-            elif (entry := self._entry_of(kind)) is not None:
+                types[kind.name] = old
+            elif (state := self._type_state_of(kind)) is not None:
                 if old is not None:
                     is_slower = _is_slower(kind.rate_per_s, old.kind.rate_per_s)
-                    old.become(entry)
+                    old.become(state)
                     self.runner.look_again(old)
                     if kind.waits or is_slower:
                         self._release_unstarted(old)
-                entries[kind.name] = old or entry
-        changed = entries != self._entries
-        types = sum(not entry.kind.waits for entry in entries.values())
-        self.runner.type_slots_max = type_slots_max(self.runner.slots, types=types)
-        for name in self._entries.keys() - entries.keys():
-            self._leave(self._entries[name])
-        self._entries = entries
-        self._former = {name: entry for name, entry in self._former.items() if name not in entries and entry.in_use}
+                types[kind.name] = old or state
+        changed = types != self._types
+        runnable = sum(not state.kind.waits for state in types.values())
+        self.runner.type_slots_max = type_slots_max(self.runner.slots, types=runnable)
+        for name in self._types.keys() - types.keys():
+            self._leave(self._types[name])
+        self._types = types
+        self._former = {name: state for name, state in self._former.items() if name not in types and state.in_use}
         return changed
 
-    def _leave(self, entry: TypeState) -> None:
-        """Keep the entry of a type that cannot run here now: what it holds counts when the type is there again."""
-        entry.kind = replace(entry.kind, gone=True)
-        self._release_unstarted(entry)
-        self._former[entry.kind.name] = entry
+    def _leave(self, state: TypeState) -> None:
+        """Keep the state of a type that cannot run here now: what it holds counts when the type is there again."""
+        state.kind = replace(state.kind, gone=True)
+        self._release_unstarted(state)
+        self._former[state.kind.name] = state
 
     def _back(self, name: str) -> TypeState | None:
-        """Return the entry of a type that is there again; its grant went with it."""
-        entry = self._former.get(name)
-        if entry is not None and entry.granted is not None:
-            entry.granted = 0
-        return entry
+        """Return the state of a type that is there again; its grant went with it."""
+        state = self._former.get(name)
+        if state is not None and state.granted is not None:
+            state.granted = 0
+        return state
 
-    def _release_unstarted(self, entry: TypeState) -> None:
+    def _release_unstarted(self, state: TypeState) -> None:
         """Release what is claimed and not started of a type that waits, or whose rate is lower now.
 
         Its jobs are claimed again when their turn comes; meanwhile they would take the places of other types. As many
         as its rate lets a worker take ahead stay, with the starts that they have.
         """
-        kind = entry.kind
+        kind = state.kind
         keep = 0 if kind.waits or kind.rate_per_s is None else ahead_max(kind.rate_per_s)
-        for job in self.runner.withdraw_type(entry, keep=keep):
+        for job in self.runner.withdraw_type(state, keep=keep):
             self.outcomes.unstarted(job, "waits")
 
-    def _entry_of(self, kind: TaskType) -> TypeState | None:
+    def _type_state_of(self, kind: TaskType) -> TypeState | None:
         scheme, _, rest = kind.target.partition(":")
         if scheme == "python":
             handler = self._handlers.get(rest)
@@ -238,26 +237,26 @@ class JobWorker:
     def take(self, claimed: ClaimedJobs) -> None:
         """Run the claimed rows, each at its own instant."""
         rows, fire_s = claimed.rows, claimed.fire_s
-        rows.sort(key=_order if len(set(map(_priority, rows))) > 1 else _due)
+        rows.sort(key=claim_order if len(set(map(_priority, rows))) > 1 else _due)
         jobs = []
         for row in rows:
-            entry = self._entries.get(row[1])
-            if entry is None or entry.kind.waits:  # its type was deleted or paused while it was on its way here
-                self.result_writer.add("release", row[0], row[6])
+            state = self._types.get(row.task_type)
+            if state is None or state.kind.waits:  # its type was deleted or paused while the claim was under way
+                self.result_writer.add("release", row.id, row.fence)
                 continue
-            entry.held += 1
-            if row[6] > 1:
-                self._supersede(row[0])
-            job = Job(row, entry, self, fire_s[row[0]] if fire_s else row[9])
-            job.deadline_s = row[7] / 1000 if row[7] is not None else entry.timeout_s
-            if row[10] is not None and row[10] <= claimed.now_s:
+            state.held += 1
+            if row.fence > 1:
+                self._supersede(row.id)
+            timeout_s = state.timeout_s if row.timeout_ms is None else row.timeout_ms / 1000
+            job = Job(row, state, self, fire_s[row.id] if fire_s else row.due_s, timeout_s)
+            if row.expires_s is not None and row.expires_s <= claimed.now_s:
                 self.outcomes.expired(job)
             else:
                 jobs.append(job)
         self.runner.put(jobs)
-        for entry in filter(None, map(self._entries.get, claimed.counts)):
-            if _is_slower(entry.kind.rate_per_s, claimed.rate_per_s):  # it was lowered while the claim was under way
-                self._release_unstarted(entry)
+        for state in filter(None, map(self._types.get, claimed.counts)):
+            if _is_slower(state.kind.rate_per_s, claimed.rate_per_s):  # it was lowered while the claim was under way
+                self._release_unstarted(state)
 
     async def _begin_last(self, jobs: Sequence[Job]) -> Sequence[Begin]:
         """Write that last attempts begin, for as long as the session lives; they wait for an unavailable database."""
@@ -278,9 +277,9 @@ class JobWorker:
 
     def _suspend(self, job: Job, why: str) -> None:
         """Let a type wait whose endpoint is gone: here at once, everywhere when it is written; only then give back."""
-        job.entry.kind = replace(job.entry.kind, gone=True)
+        job.type_state.kind = replace(job.type_state.kind, gone=True)
         self._suspending.add(job.type)
-        unstarted = self.runner.withdraw_type(job.entry)
+        unstarted = self.runner.withdraw_type(job.type_state)
         self._marking.update([job, *unstarted])
         task = asyncio.ensure_future(self._mark_gone(job, why, unstarted))
         task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
@@ -315,7 +314,7 @@ class JobWorker:
 
     def _known(self) -> list[tuple[int, int]]:
         held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
-        arriving = [(row[0], row[6]) for row in self.claimer.arrived()]
+        arriving = [(row.id, row.fence) for row in self.claimer.arrived()]
         return [*held, *arriving, *self.result_writer.known()]
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:
@@ -388,14 +387,10 @@ class JobWorker:
         for job in self.runner.running():
             self.runner.stop_job(job, "lost")
         self.result_writer.drop_all()
-        self._limits.session_lost(self._entries.values())
+        self._limits.session_lost(self._types.values())
 
 
-_due, _priority = itemgetter(9), itemgetter(3)
-
-
-def _order(row: Any) -> tuple[int, float]:
-    return -row[3], row[9]
+_due, _priority = attrgetter("due_s"), attrgetter("priority")
 
 
 def _is_slower(rate_per_s: float | None, former_per_s: float | None) -> bool:
