@@ -63,8 +63,8 @@ class Ledger:
 def _lanes_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims look into all lanes, or into those of one type at a time."""
     if request.param is not None:
-        monkeypatch.setattr(lanebook, "LANES_MAX", request.param)
-        monkeypatch.setattr(lanebook, "FRUITFUL_MAX", 0)
+        monkeypatch.setattr(lanebook, "RANGES_MAX", request.param)
+        monkeypatch.setattr(lanebook, "PRODUCTIVE_MAX", 0)
 
 
 @pytest.mark.usefixtures("_lanes_at_once")

@@ -342,7 +342,7 @@ async def test_priorities_that_have_no_jobs_any_more_cost_claims_nothing(
     claim = ClaimStore.claim
 
     async def spy(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
-        lanes.append(len(request.lanes))
+        lanes.append(len(request.ranges))
         return await claim(store, request, connection)
 
     monkeypatch.setattr(ClaimStore, "claim", spy)
@@ -363,12 +363,12 @@ async def test_very_many_priorities_in_use_cost_other_types_little(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim looks into the priorities of a few types in turns; jobs of all of them run, far ones at their time."""
-    monkeypatch.setattr(lanebook, "LANES_MAX", 64)
+    monkeypatch.setattr(lanebook, "RANGES_MAX", 64)
     lanes: list[int] = []
     claim = ClaimStore.claim
 
     async def spy(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
-        lanes.append(len(request.lanes))
+        lanes.append(len(request.ranges))
         return await claim(store, request, connection)
 
     handlers = {f"t{number}": _nothing for number in range(10)}
@@ -377,7 +377,7 @@ async def test_very_many_priorities_in_use_cost_other_types_little(
             "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, priority) "
             "SELECT now() + interval '1 hour', 't' || t, n FROM generate_series(0, 9) AS t, generate_series(1, 40) AS n"
         )
-        await eventually_async(lambda: len(engine.worker.claimer._lanes.look_everywhere(handlers).lanes) == 410, 30)
+        await eventually_async(lambda: len(engine.worker.claimer._frontier.whole_scope(handlers).ranges) == 410, 30)
         monkeypatch.setattr(ClaimStore, "claim", spy)
         for name in handlers:
             soon = [await engine.insert(name, at=f"now() + interval '{s} s'", priority=7) for s in (0, 0.4)]
@@ -595,7 +595,7 @@ async def test_an_inserter_that_stays_open_does_not_keep_a_worker_busy(database_
         transaction = connection.transaction()
         await transaction.start()
         held = await insert(connection, "tick")
-        await eventually_async(lambda: engine.worker.claimer.rest.arm_failures > 6 or engine.worker.wakeup.armed)
+        await eventually_async(lambda: engine.worker.claimer.sleep.arm_failures > 6 or engine.worker.wakeup.armed)
         other = await engine.insert("tick")
         await engine.until(other, "completed")
         await transaction.commit()

@@ -158,7 +158,7 @@ async def test_rows_that_were_held_during_a_drain_run_when_their_transaction_end
             await held.enter_async_context(marking(database_url, "locked, committed", ids[:100]))
             async with running_engine(database_url, {"t": handler}, kinds=kinds) as engine:
                 if dragging:
-                    engine.worker.claimer._lanes._drag_until_s = float("inf")
+                    engine.worker.claimer._frontier._drag_until_s = float("inf")
                 await eventually_async(lambda: runs.keys() >= set(ids[100:]), 30)
                 assert runs.keys().isdisjoint(ids[:100])
                 await held.aclose()

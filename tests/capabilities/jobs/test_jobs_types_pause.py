@@ -194,7 +194,7 @@ async def test_last_attempts_whose_start_is_far_away_keep_no_slot(database_url: 
     handlers = {"t": _sound, "sound": _sound}
     kinds, limits = {"t": policy("t", max_attempts=1), "sound": policy("sound")}, WorkerLimits(concurrency=8)
     async with running_engine(database_url, handlers, kinds=kinds, limits=limits) as engine:
-        engine.worker.outcomes._begins = begins.waits(engine.worker.outcomes._begins)
+        engine.worker.outcomes.begins = begins.waits(engine.worker.outcomes.begins)
         await engine.pool.execute(INSERT, 2000, 1)
         await eventually_async(lambda: begins.waiting >= 4, what="some wait for their begin")
         await engine.pool.execute(SLOW)

@@ -334,7 +334,7 @@ def _leaver(pool: Pool) -> WorkerSession:
     """Return a session that gives back whatever it owns, as that of every process does."""
     session = WorkerSession(pool, name="test", roles=["worker"], version="0")
     for reclaim in (
-        ClaimStore(pool).give_back,
+        ClaimStore(pool).reclaim_for_others,
         poll_queue.reclaim,
         LedgerRunClaims(pool).reclaim,
         PartsStore(pool).reclaim,

@@ -248,8 +248,7 @@ class Job:
 class ClaimRange:
     """Jobs of one type and priority: one range of the index.
 
-    ``frontier_s`` is a keyset bound: nothing due earlier is left, as far as the claims of this worker
-    know. It is used only while somebody's old snapshot makes the head of the index a heap of dead rows.
+    ``frontier_s`` is a keyset bound: no job that is due earlier is left, as far as this worker's claims know.
     """
 
     task_type: str

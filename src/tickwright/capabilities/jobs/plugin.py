@@ -78,7 +78,7 @@ class JobsPlugin(Plugin):
         """Release the jobs of lost workers in every process; a worker does so itself."""
         from tickwright.capabilities.jobs.worker.claims import ClaimStore
 
-        return () if WORKER in context.roles else (ClaimStore(context.pool).give_back,)
+        return () if WORKER in context.roles else (ClaimStore(context.pool).reclaim_for_others,)
 
     async def start(self, context: Context) -> None:
         """Add the worker."""

@@ -156,7 +156,7 @@ async def crashed_in_rest(
     url: str, monkeypatch: pytest.MonkeyPatch, restart: RetryPolicy
 ) -> AsyncIterator[tuple[Supervised, int]]:
     """A worker whose claim loop crashes between two writes of results; the second result, of this job, waits."""
-    resting, rest, turn = list[ResultWriter](), ResultWriter._rest, Claimer._turn_once
+    resting, rest, turn = list[ResultWriter](), ResultWriter._pause, Claimer._turn_once
     crashes = [ValueError("a bug")]
 
     async def rest_until_cancelled(result_writer: ResultWriter) -> None:
@@ -170,7 +170,7 @@ async def crashed_in_rest(
             raise crashes.pop()
         await turn(claimer)
 
-    monkeypatch.setattr(ResultWriter, "_rest", rest_until_cancelled)
+    monkeypatch.setattr(ResultWriter, "_pause", rest_until_cancelled)
     monkeypatch.setattr(Claimer, "_turn_once", crash_behind_second)
     async with supervised(url, restart) as side:
         await side.ran(await insert(side.pool, "work"))
@@ -220,7 +220,7 @@ async def test_a_drain_that_waits_while_the_writing_crashes_writes_what_is_left(
     async with crashed_in_rest(database_url, monkeypatch, HOURS) as (side, second):
         result_writer, never = side.worker.result_writer, asyncio.Event()
         with monkeypatch.context() as patch:
-            patch.setattr(ResultWriter, "_rest", lambda _settler: never.wait())
+            patch.setattr(ResultWriter, "_pause", lambda _settler: never.wait())
             patch.setattr(ResultWriter, "_start_writes", lambda _settler: None)
             run, drain = asyncio.create_task(result_writer.run()), asyncio.create_task(result_writer.drained())
             await asyncio.sleep(0)

@@ -29,12 +29,12 @@ def open_session(planner: Planner) -> None:
 
 
 def claim_of(
-    rows_max: int, *lanes: ClaimRange, bounded: bool = False, doubted: Sequence[ClaimRange] = ()
+    rows_max: int, *lanes: ClaimRange, bounded: bool = False, checked: Sequence[ClaimRange] = ()
 ) -> tuple[Any, ...]:
     """Return the arguments of a claim of so many rows of each lane's type."""
     names = tuple(dict.fromkeys(lane.task_type for lane in lanes))
     plan = ClaimPlan(names, (rows_max,) * len(names), 1000)
-    request = ClaimRequest(TOKEN, plan, lanes, HORIZON, bounded=bounded, doubted=doubted)
+    request = ClaimRequest(TOKEN, plan, lanes, HORIZON, bounded=bounded, checked=checked)
     return claims_store._claim_arguments(request)
 
 
@@ -68,8 +68,8 @@ def test_a_claim_looks_once_for_each_lane_that_may_be_empty(crowded: Planner) ->
     open_session(crowded)
     crowded.prepare("claim_doubting", CLAIM)
     few, many = [
-        crowded.explain("claim_doubting", *claim_of(1, ClaimRange("nobody", 0), doubted=doubted))
-        for doubted in ([], [ClaimRange("good", 0), *(ClaimRange("good", priority) for priority in range(1, 101))])
+        crowded.explain("claim_doubting", *claim_of(1, ClaimRange("nobody", 0), checked=checked))
+        for checked in ([], [ClaimRange("good", 0), *(ClaimRange("good", priority) for priority in range(1, 101))])
     ]
     assert many.scans_of(TABLE) <= {DUE, "tid"}, many.text
     assert many.blocks - few.blocks < 101 * 5, many.text

@@ -9,13 +9,13 @@ from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker import frontier as lanebook
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs
 from tickwright.capabilities.jobs.worker.frontier import (
-    DOUBT_GAP_S,
-    DOUBTED_MAX,
+    CHECK_GAP_S,
+    CHECKED_MAX,
     DRAG_CLAIM_S,
     DRAG_CLAIMS,
-    FRUITFUL_MAX,
-    LANES_MAX,
     LOOKBACK_S,
+    PRODUCTIVE_MAX,
+    RANGES_MAX,
     SWEEP_SHARE,
     ClaimFrontier,
 )
@@ -30,7 +30,7 @@ def book_of(*names: str, limited: Collection[str] = (), lanes: Collection[ClaimR
     """Return a book that knows the default lane of each type, and ``lanes``."""
     book = ClaimFrontier(limited=lambda name: name in limited)
     book.learn(lanes)
-    book.look_everywhere(names)
+    book.whole_scope(names)
     return book
 
 
@@ -40,16 +40,16 @@ def row(task_type: str, due_s: float, priority: int = 0) -> ClaimedRow:
 
 
 def note(
-    book: ClaimFrontier, asked: Mapping[str, int], *rows: ClaimedRow, total_max: int = 1000, new_lanes: Any = ()
+    book: ClaimFrontier, asked: Mapping[str, int], *rows: ClaimedRow, total_max: int = 1000, new_ranges: Any = ()
 ) -> bool:
     """Note a claim that asked for so many rows of each type and brought ``rows``."""
     plan = ClaimPlan(tuple(asked), tuple(asked.values()), total_max)
-    return book.note(plan, book.look(asked), ClaimedJobs(list(rows), NOW_S, None, LOOKED_S, list(new_lanes)))
+    return book.note(plan, book.scope(asked), ClaimedJobs(list(rows), NOW_S, None, LOOKED_S, list(new_ranges)))
 
 
 def frontiers(book: ClaimFrontier, *names: str) -> dict[tuple[str, int], float]:
     """Return the bound of every known lane of some types."""
-    return {(lane.task_type, lane.priority): lane.frontier_s for lane in book.look_everywhere(names).lanes}
+    return {(lane.task_type, lane.priority): lane.frontier_s for lane in book.whole_scope(names).ranges}
 
 
 def frontier(book: ClaimFrontier, name: str) -> float:
@@ -60,7 +60,7 @@ def frontier(book: ClaimFrontier, name: str) -> float:
 def drag(book: ClaimFrontier) -> None:
     """Make unbounded claims look slow."""
     for _ in range(DRAG_CLAIMS):
-        book.watch(took_s=1.0, rows=0, lanes=1)
+        book.watch(took_s=1.0, rows=0, ranges=1)
     assert book.dragging
 
 
@@ -152,7 +152,7 @@ def test_a_claim_goes_on_only_where_a_type_of_its_plan_had_more_to_give() -> Non
 def test_the_next_claim_follows_at_once_when_a_priority_was_found() -> None:
     """A new lane may have rows that this claim had no room for, though no type was full."""
     book = book_of("a")
-    assert note(book, {"a": 5}, new_lanes=[ClaimRange("a", 10)])
+    assert note(book, {"a": 5}, new_ranges=[ClaimRange("a", 10)])
     assert frontiers(book, "a") == {("a", 0): HEAD, ("a", 10): HEAD}
     assert not note(book, {"a": 5})
 
@@ -188,9 +188,9 @@ def test_quick_claims_are_no_drag() -> None:
     """One slow claim happens, and a big one may take its time."""
     book = book_of("a")
     for _ in range(DRAG_CLAIMS):
-        book.watch(took_s=1.0, rows=0, lanes=1)
-        book.watch(took_s=0.001, rows=0, lanes=1)
-        book.watch(took_s=0.1, rows=2000, lanes=1)
+        book.watch(took_s=1.0, rows=0, ranges=1)
+        book.watch(took_s=0.001, rows=0, ranges=1)
+        book.watch(took_s=0.1, rows=2000, ranges=1)
     assert not book.dragging
 
 
@@ -198,14 +198,14 @@ def test_claims_of_many_lanes_may_take_longer() -> None:
     """Two looks into the index for each are no sign of dead rows."""
     book = book_of("a")
     for _ in range(DRAG_CLAIMS):
-        book.watch(took_s=0.3, rows=0, lanes=10_000)
+        book.watch(took_s=0.3, rows=0, ranges=10_000)
     assert not book.dragging
 
 
 def test_an_empty_lane_is_forgotten_and_found_again() -> None:
     """That of the default priority stays: most jobs have it."""
     book = book_of("a", lanes=[ClaimRange("a", 10), ClaimRange("a", 20)])
-    assert {lane.priority for lane in book.doubt(book.look_everywhere(["a"]).lanes)} == {10, 20}
+    assert {lane.priority for lane in book.next_to_check(book.whole_scope(["a"]).ranges)} == {10, 20}
     book.forget([ClaimRange("a", 20)])
     assert frontiers(book, "a").keys() == {("a", 0), ("a", 10)}
     book.learn([ClaimRange("a", 20)])
@@ -220,36 +220,36 @@ def test_lanes_are_doubted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     book = book_of("rare", *{name for name, _ in many}, lanes=[ClaimRange(*lane) for lane in many])
     asked: set[tuple[str, int]] = set()
     names = [f"t{number}" for number in range(10)]
-    for _ in range(-(-len(many) // DOUBTED_MAX)):
-        doubted = book.doubt(book.look_everywhere(names).lanes)
-        assert len(doubted) <= DOUBTED_MAX
-        assert not book.doubt(book.look_everywhere(["rare"]).lanes)
-        asked |= {(lane.task_type, lane.priority) for lane in doubted}
-        now[0] += DOUBT_GAP_S
-        assert not book.doubt(book.look_everywhere(["rare"]).lanes)
-        now[0] += DOUBT_GAP_S
+    for _ in range(-(-len(many) // CHECKED_MAX)):
+        checked = book.next_to_check(book.whole_scope(names).ranges)
+        assert len(checked) <= CHECKED_MAX
+        assert not book.next_to_check(book.whole_scope(["rare"]).ranges)
+        asked |= {(lane.task_type, lane.priority) for lane in checked}
+        now[0] += CHECK_GAP_S
+        assert not book.next_to_check(book.whole_scope(["rare"]).ranges)
+        now[0] += CHECK_GAP_S
     assert asked == many
 
 
 def crowded() -> tuple[ClaimFrontier, list[str]]:
     """Return a book of ten types with more lanes than one claim looks at, and their names."""
     names = [f"t{number}" for number in range(10)]
-    lanes = [ClaimRange(name, priority) for name in names for priority in range(1, LANES_MAX // 4)]
+    lanes = [ClaimRange(name, priority) for name in names for priority in range(1, RANGES_MAX // 4)]
     return book_of(*names, lanes=lanes), names
 
 
 def test_a_round_looks_into_every_lane() -> None:
     """A claim looks into few, and the next one follows at once until each had its turn; so does the next round."""
     book, names = crowded()
-    known = {(lane.task_type, lane.priority) for lane in book.look_everywhere(names).lanes}
+    known = {(lane.task_type, lane.priority) for lane in book.whole_scope(names).ranges}
     plan = plan_of(*names)
     for _ in range(2):
         seen: set[tuple[str, int]] = set()
         follows = True
         while follows:
-            look = book.look(names)
-            assert len(look.lanes) < LANES_MAX + len(names)
-            here = {(lane.task_type, lane.priority) for lane in look.lanes}
+            look = book.scope(names)
+            assert len(look.ranges) < RANGES_MAX + len(names)
+            here = {(lane.task_type, lane.priority) for lane in look.ranges}
             assert {key for key in known if key[0] in look.whole or not key[1]} == here
             seen |= here
             follows = book.note(plan, look, ClaimedJobs([], NOW_S, None, LOOKED_S, []))
@@ -259,26 +259,26 @@ def test_a_round_looks_into_every_lane() -> None:
 def test_a_round_passes_over_types_that_have_no_room() -> None:
     """Which types a claim asks for changes from one to the next."""
     book, names = crowded()
-    seen: set[str] = set(book.look(names).whole)
+    seen: set[str] = set(book.scope(names).whole)
     while len(seen) < 9:
-        found = book.look(names[:9]).whole
+        found = book.scope(names[:9]).whole
         assert found
         seen |= found & set(names[:9])
-    assert book.look([names[0]]).whole == {names[0]}
+    assert book.scope([names[0]]).whole == {names[0]}
 
 
 def test_lanes_that_brought_jobs_last_are_looked_into_by_every_claim() -> None:
     """However many others there are: what is used is not slower for them."""
     book, names = crowded()
-    for number in range(FRUITFUL_MAX + 1):
+    for number in range(PRODUCTIVE_MAX + 1):
         rows = [row("t0" if number < 100 else "t1" if number < 200 else "t2", NOW_S, 1 + number % 100)]
-        book.note(plan_of(*names), book.look(names), ClaimedJobs([*rows], NOW_S, None, LOOKED_S, []))
+        book.note(plan_of(*names), book.scope(names), ClaimedJobs([*rows], NOW_S, None, LOOKED_S, []))
     for _ in range(10):
-        here = {(lane.task_type, lane.priority) for lane in book.look(names).lanes}
+        here = {(lane.task_type, lane.priority) for lane in book.scope(names).ranges}
         assert {("t0", 2), ("t0", 100), ("t1", 1), ("t1", 100), ("t2", 57)} <= here
         assert {(name, 0) for name in names} <= here
     book.forget([ClaimRange("t0", 2)])
-    assert all(lane != ClaimRange("t0", 2) for _ in range(10) for lane in book.look(names).lanes)
+    assert all(lane != ClaimRange("t0", 2) for _ in range(10) for lane in book.scope(names).ranges)
 
 
 def test_the_next_due_instant_is_that_of_the_whole_round() -> None:
@@ -287,10 +287,10 @@ def test_the_next_due_instant_is_that_of_the_whole_round() -> None:
     dues = iter([None, NOW_S + 5.0, NOW_S + 9.0])
     follows = True
     while follows:
-        look = book.look(names)
+        look = book.scope(names)
         follows = book.note(plan_of(*names), look, ClaimedJobs([], NOW_S, next(dues, None), LOOKED_S, []))
     assert book.next_due_s == NOW_S + 5.0
-    book.look(names)
+    book.scope(names)
     assert book.next_due_s is None
 
 
@@ -298,9 +298,9 @@ def test_a_lane_that_was_not_looked_into_keeps_its_bound() -> None:
     """Nobody saw what came in there meanwhile."""
     book, names = crowded()
     drag(book)
-    look = book.look(names)
+    look = book.scope(names)
     book.note(plan_of(*names), look, ClaimedJobs([], NOW_S, None, LOOKED_S, []))
-    looked = {(lane.task_type, lane.priority) for lane in look.lanes}
+    looked = {(lane.task_type, lane.priority) for lane in look.ranges}
     assert {due_s for key, due_s in frontiers(book, *names).items() if key in looked} == {BEHIND_NOW_S}
     assert {due_s for key, due_s in frontiers(book, *names).items() if key not in looked} == {HEAD}
 
@@ -308,7 +308,7 @@ def test_a_lane_that_was_not_looked_into_keeps_its_bound() -> None:
 def test_a_lane_that_another_claim_forgot_brings_jobs() -> None:
     """A type gets a rate while a claim for it is under way: its next claim is of the other kind."""
     book = book_of("a", lanes=[ClaimRange("a", 10)])
-    look = book.look(["a"])
+    look = book.scope(["a"])
     book.forget([ClaimRange("a", 10)])
     rows = [row("a", NOW_S, 10)]
     assert book.note(ClaimPlan(("a",), (1,), 1), look, ClaimedJobs([*rows], NOW_S, None, LOOKED_S, []))
@@ -357,12 +357,12 @@ def test_a_drag_makes_looks_around_rare(monkeypatch: pytest.MonkeyPatch) -> None
     now = [1000.0]
     monkeypatch.setattr(lanebook, "monotonic", lambda: now[0])
     book = ClaimFrontier(lambda _: False)
-    book.looked_around(0.2)
-    assert book.looks_around()
+    book.discovered(0.2)
+    assert book.may_discover()
     for _ in range(DRAG_CLAIMS):
-        book.watch(took_s=2 * DRAG_CLAIM_S, rows=0, lanes=1)
-    assert not book.looks_around()
+        book.watch(took_s=2 * DRAG_CLAIM_S, rows=0, ranges=1)
+    assert not book.may_discover()
     now[0] += SWEEP_SHARE * 0.2 - 0.1
-    assert not book.looks_around()
+    assert not book.may_discover()
     now[0] += 0.2
-    assert book.looks_around()
+    assert book.may_discover()

@@ -1,9 +1,9 @@
-"""Takes due work, and decides when to look again.
+"""Claims due jobs, and decides how many, and when to claim again.
 
-Precision is look-ahead, not polling. A claim reaches a fifth of a second ahead; every claim answers
-with the next due instant behind that, and the worker sleeps until it comes into reach, for a second
-at most. What is inserted closer than that rings the doorbell. Between claims nothing is held back:
-while work is found the next claim follows at once, as far as slots and limits allow.
+A claim reaches a fifth of a second ahead, so that each job starts at its instant without polling. Each claim also
+returns the next due instant behind that reach. The worker sleeps until that instant comes into reach, for a second at
+most; an insert that is due earlier wakes it. While claims find jobs, the next one follows at once, as far as slots and
+limits allow.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ PREFETCH_MAX = 8000
 RATE_WINDOW_S = 0.05
 BACKLOG_MAX = 20_000
 HELD_BYTES_MAX = 128 * 1024 * 1024
-AWAY_S = 0.5
+UNAVAILABLE_S = 0.5
 CLAIM_UNAVAILABLE = (
     *UNAVAILABLE,
     asyncpg.ProgramLimitExceededError,
@@ -61,38 +61,23 @@ _log = structlog.get_logger("tickwright.jobs")
 
 
 class ClaimReceiver(Protocol):
-    """Who runs what was claimed, and knows what may be claimed."""
+    """The part of the worker that a claimer calls; see ``JobWorker``."""
 
-    def types(self) -> Mapping[str, TypeState]:
-        """The task types that this worker can run now, by name."""
-        ...
+    def types(self) -> Mapping[str, TypeState]: ...  # noqa: D102  as there
 
-    def take(self, claimed: ClaimedJobs) -> None:
-        """Run the claimed rows."""
-        ...
+    def take(self, claimed: ClaimedJobs) -> None: ...  # noqa: D102
 
-    def backlog(self) -> int:
-        """Results that are not written yet."""
-        ...
+    def backlog(self) -> int: ...  # noqa: D102
 
-    async def share_again(self) -> None:
-        """Settle the grants of limited types."""
-        ...
+    async def share_again(self) -> None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
 class PendingClaim:
-    """A claim that is under way.
-
-    Attributes:
-        plan: What it asks for.
-        look: Where.
-        follows: It goes on where others ended, so it does not look from the head.
-        answer: What it brings.
-    """
+    """A claim that is under way; ``follows``: it continues where others ended, not from the head."""
 
     plan: ClaimPlan
-    look: ClaimScope
+    scope: ClaimScope
     follows: bool
     answer: "asyncio.Task[ClaimedJobs]"
 
@@ -113,10 +98,10 @@ class Claimer:
     ) -> None:
         self._store, self._gate, self._session, self._runner, self._clock = store, gate, session, runner, clock
         self._wakeup, self._takes, self._limits = wakeup, takes, pacer
-        self._lanes = ClaimFrontier(self._limited)
-        self.rest = IdleSleep(wakeup)
+        self._frontier = ClaimFrontier(self._limited)
+        self.sleep = IdleSleep(wakeup)
         self._turn = 0
-        self._flight: PendingClaim | None = None
+        self._pending: PendingClaim | None = None
         self._paced: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._sweep_plan: ClaimPlan | None = None
@@ -135,7 +120,7 @@ class Claimer:
         runner.thread_freed = self.wake
 
     def wake(self) -> None:
-        """Look again now: types, grants or capacity have changed."""
+        """Claim again now: types, grants or capacity have changed."""
         self._changed.set()
         self._wakeup.woken.set()
 
@@ -159,7 +144,7 @@ class Claimer:
             await self._finish_claims()
             await self._wakeup.disarm()
         except BaseException:
-            self._gate.unsure = True  # a claim may have been answered, and nobody takes over what it brought
+            self._gate.unsure = True  # a claim may have been answered, and its jobs are not taken over
             raise
         finally:
             if self._sharing is not None:
@@ -172,14 +157,14 @@ class Claimer:
             await self._turn_once()
         except CLAIM_UNAVAILABLE as error:
             _log.warning("jobs.claim_failed", error=repr(error))
-            await asyncio.sleep(AWAY_S)
+            await asyncio.sleep(UNAVAILABLE_S)
 
     async def _finish_claims(self) -> None:
-        """Take over what claims that are under way still bring, so that it can be given back."""
-        if self._flight is not None:
+        """Take over the jobs of claims that are under way, so that they can be released."""
+        if self._pending is not None:
             with suppress(*CLAIM_UNAVAILABLE):
-                self._accept(await self._flight.answer)
-            self._flight = None
+                self._accept(await self._pending.answer)
+            self._pending = None
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
 
@@ -197,7 +182,7 @@ class Claimer:
             self._full_since_s = monotonic()
 
     async def _share_again(self) -> None:
-        """Ask for a share before a claim, where there is room for it and the last heartbeat left none or too little."""
+        """Settle grants before a claim, where there is room and the last heartbeat left no share or too little."""
         budget = self._budget()
         self._note_room(budget)
         if (
@@ -214,61 +199,61 @@ class Claimer:
             sharing.result()
 
     def arrived(self) -> Sequence[ClaimedRow]:
-        """Return what a claim has brought and nobody has taken over yet."""
-        answer = None if self._flight is None else self._flight.answer
+        """Return the jobs of a claim that are not taken over yet."""
+        answer = None if self._pending is None else self._pending.answer
         if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
             return []
         return answer.result().rows
 
     def asked(self) -> Counter[str]:
-        """Return how many jobs claims that are under way may still bring, by type."""
+        """Return how many jobs claims under way may still return, by type."""
         plans = [self._paced] if self._paced is not None else []
-        if self._flight is not None:
-            plans.append(self._flight.plan)
+        if self._pending is not None:
+            plans.append(self._pending.plan)
         return Counter({name: rows for plan in plans for name, rows in zip(plan.types, plan.rows_max, strict=True)})
 
     async def _turn_once(self) -> None:
-        if self._flight is None:
+        if self._pending is None:
             await self._share_again()
-        self._flight = flight = self._flight or self._start_claim()
-        if flight is None:
+        self._pending = pending = self._pending or self._start_claim()
+        if pending is None:
             await self._nothing_to_claim()
             return
         try:
-            claimed = await flight.answer
+            claimed = await pending.answer
         finally:
-            self._flight = None
-        full = self._lanes.note(flight.plan, flight.look, claimed)
-        if full:  # the database works on the next batch while this one is taken over
-            self._flight = self._start_claim(arriving=claimed)
+            self._pending = None
+        full = self._frontier.note(pending.plan, pending.scope, claimed)
+        if full:  # the database claims the next batch while this one is taken over
+            self._pending = self._start_claim(arriving=claimed)
         self._accept(claimed)
         await self._claim_paced(self._budget())
-        if full or flight.follows:  # the last claim of a drain did not look from the head: one more does
+        if full or pending.follows:  # the last claim of a drain did not start from the head: one more does
             return
-        await self._rest_or_wait(claimed.now_s, self._lanes.next_due_s)
+        await self._sleep_or_wait(claimed.now_s, self._frontier.next_due_s)
 
-    async def _rest_or_wait(self, now_s: float, next_due_s: float | None) -> None:
-        if self._crowded:  # some type had no room and was not looked at
+    async def _sleep_or_wait(self, now_s: float, next_due_s: float | None) -> None:
+        if self._crowded:  # a type had no room and was not claimed
             await self._wait_for_room(GAP_S)
         else:
-            await self._rest(now_s, next_due_s)
+            await self._sleep_until(now_s, next_due_s)
 
     def _start_claim(self, arriving: ClaimedJobs | None = None) -> PendingClaim | None:
-        """Send a claim for what there is room for beside ``arriving``."""
+        """Start a claim for the room that is left beside ``arriving``."""
         budget = self._budget() - (len(arriving.rows) if arriving else 0)
         if budget <= 0 or not self._session.holds():
             return None
         self._turn += 1
-        plan = plan_claim(self._allowance(budget, arriving), self._lanes.hot, min(budget, BATCH_MAX), self._turn)
+        plan = plan_claim(self._allowance(budget, arriving), self._frontier.hot, min(budget, BATCH_MAX), self._turn)
         if plan is None:
             return None
-        follows, look = self._lanes.follows(plan), self._lanes.look(plan.types)
-        bounded = follows or self._lanes.dragging
-        if bounded and self._sweep is None and (names := self._lanes.sweep_due(plan)):
+        follows, scope = self._frontier.follows(plan), self._frontier.scope(plan.types)
+        bounded = follows or self._frontier.dragging
+        if bounded and self._sweep is None and (names := self._frontier.sweep_due(plan)):
             self._sweep_plan, plan = plan.split(names)
             self._sweep = asyncio.create_task(self._sweep_once(self._sweep_plan))
-        claim = self._claim(plan, look, bounded=bounded)
-        return PendingClaim(plan, look, follows, asyncio.ensure_future(claim))
+        claim = self._claim(plan, scope, bounded=bounded)
+        return PendingClaim(plan, scope, follows, asyncio.ensure_future(claim))
 
     async def _nothing_to_claim(self) -> None:
         self.ticked_s = monotonic()
@@ -276,12 +261,12 @@ class Claimer:
             await self._wait_for_room(ROOM_S)
             return
         await self._claim_paced(self._budget())
-        await self._rest_or_wait(0.0, None)
+        await self._sleep_or_wait(0.0, None)
 
     # ------------------------------------------------------------------ how much
 
     def _prefetch_by_type(self) -> Counter[str]:
-        """Return how many jobs of each type may be held beyond its places: as many as end in a fifth of a second."""
+        """Return how many jobs of each type may be held beyond its slots: as many as end in a fifth of a second."""
         now = monotonic()
         if (within_s := now - self._measured_s) >= RATE_WINDOW_S:
             self._measured_s = now
@@ -303,7 +288,7 @@ class Claimer:
         return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.blocked) - coming
 
     def _weigh(self) -> Counter[str]:
-        """Return how many bytes the payloads in hand have, by type; those of ended jobs count while that is little."""
+        """Return the bytes of the held payloads by type; those of ended jobs count while the sum is low."""
         if self._bytes.total() > HELD_BYTES_MAX // 2:
             self._bytes = lengths_of([job.row for job in self._runner.held()])
         return self._bytes
@@ -323,9 +308,9 @@ class Claimer:
         return allowance
 
     def _slot_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
-        """Return how many jobs of each type may be claimed by its share of the slots, and what may be held beyond it.
+        """Return how many jobs of each type may be claimed: its share of the slots, and what may be held beyond it.
 
-        What is held ahead takes no slot of another type: it ends within a fifth of a second.
+        Jobs that are held ahead take no slot of another type: they end within a fifth of a second.
         """
         coming, ahead = Counter(coming), self._prefetch_by_type()
         if self._sweep_plan is not None:
@@ -337,10 +322,10 @@ class Claimer:
         return {name: allot(free, used[name], all_free=free) + max(0, ahead[name] - held[name]) for name in held}
 
     def _thread_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
-        """Return how many jobs of each synchronous type may be claimed: it shares threads as it shares places.
+        """Return how many jobs of each synchronous type may be claimed: it shares threads as it shares slots.
 
-        Beside those, it may have as many as its threads end in a fifth of a second. Types that had more to give get
-        even parts of the free threads, the others one at least, so that a claim finds their jobs, too.
+        Beside those, it may have as many as its threads end in a fifth of a second. Types with more due jobs get even
+        parts of the free threads, the others one at least, so that a claim finds their jobs, too.
         """
         coming, kinds = Counter(coming) + self.asked(), self._takes.types().items()
         held = {name: state.places + coming[name] for name, state in kinds if not state.is_async}
@@ -350,7 +335,7 @@ class Claimer:
         left = self._runner.threads - max(self._runner.threads_stuck, sum(used.values()))
         shares = {name: allot(left, used[name], all_free=left) for name in held}
         able = {name for name, share in shares.items() if share}
-        parts = able & self._lanes.hot or able
+        parts = able & self._frontier.hot or able
         part = max(1, left // max(1, len(parts)))
         rows = {}
         for name, share in shares.items():
@@ -362,13 +347,13 @@ class Claimer:
         return rows
 
     def _byte_room(self, arriving: Mapping[str, int] | None = None) -> Callable[[str], int]:
-        """Return how many bytes of payloads a type may still have: it shares bytes as it shares places."""
+        """Return how many bytes of payloads a type may still have: it shares bytes as it shares slots."""
         held = self._weigh() + Counter(arriving)
         left = max(0, HELD_BYTES_MAX - held.total())
         return lambda name: allot(left, held[name], all_free=left)
 
     async def _wait_for_room(self, at_most_s: float) -> None:
-        """Wait until half of what is queued has started; a little later at most, some slot may be free again."""
+        """Wait until half of the queue has started, or a little longer than a slot is likely to take."""
         self._changed.clear()
         self._runner.tell_when_below(self._prefetch() // 2)
         self.ticked_s = monotonic()
@@ -384,60 +369,60 @@ class Claimer:
         self,
         ticket: Ticket,
         plan: ClaimPlan,
-        look: ClaimScope,
+        scope: ClaimScope,
         *,
         bounded: bool = False,
-        doubted: Sequence[ClaimRange] = (),
+        checked: Sequence[ClaimRange] = (),
     ) -> ClaimRequest:
         room = self._byte_room()
         long_max = max(1, min(LONG_MAX, *(room(name) // LONG_BYTES for name in plan.types)))
         return ClaimRequest(
             ticket.owner,
             plan,
-            look.lanes,
+            scope.ranges,
             HORIZON,
             bounded=bounded,
-            whole=look.whole,
+            whole=scope.whole,
             number=ticket.number,
             long_max=long_max,
-            doubted=doubted,
+            checked=checked,
         )
 
-    async def _claim(self, plan: ClaimPlan, look: ClaimScope, *, bounded: bool) -> ClaimedJobs:
-        around = self._lanes.looks_around()
-        if not around:
-            look = replace(look, whole=frozenset())
-        doubted = self._lanes.doubt(look.lanes) if around and not bounded else ()
+    async def _claim(self, plan: ClaimPlan, scope: ClaimScope, *, bounded: bool) -> ClaimedJobs:
+        discovers = self._frontier.may_discover()
+        if not discovers:
+            scope = replace(scope, whole=frozenset())
+        checked = self._frontier.next_to_check(scope.ranges) if discovers and not bounded else ()
         async with self._gate.claiming() as ticket:
             started = monotonic()
-            claimed = await self._store.claim(self._request(ticket, plan, look, bounded=bounded, doubted=doubted))
-        if around:
-            self._lanes.looked_around(monotonic() - started)
+            claimed = await self._store.claim(self._request(ticket, plan, scope, bounded=bounded, checked=checked))
+        if discovers:
+            self._frontier.discovered(monotonic() - started)
         if not bounded:
-            self._lanes.watch(took_s=monotonic() - started, rows=len(claimed.rows), lanes=len(look.lanes))
+            self._frontier.watch(took_s=monotonic() - started, rows=len(claimed.rows), ranges=len(scope.ranges))
         return claimed
 
     async def _sweep_once(self, plan: ClaimPlan) -> None:
-        """Claim without the bound, beside the bounded claims, for what came in behind them."""
+        """Claim without the bound, beside the bounded claims, for jobs that were inserted behind them."""
         started = monotonic()
         try:
             async with self._gate.claiming() as ticket:
-                look = self._lanes.look_everywhere(plan.types)
-                self._accept(await self._store.claim(self._request(ticket, plan, look)))
+                scope = self._frontier.whole_scope(plan.types)
+                self._accept(await self._store.claim(self._request(ticket, plan, scope)))
         except CLAIM_UNAVAILABLE as error:
             _log.warning("jobs.claim_failed", error=repr(error))
         finally:
             self._sweep = self._sweep_plan = None
-            self._lanes.swept(monotonic() - started)
+            self._frontier.swept(monotonic() - started)
 
     def _accept(self, claimed: ClaimedJobs) -> None:
         self.ticked_s = monotonic()
         if self._clock.sample(claimed.now_s, claimed.received_s):
             _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
-        self._lanes.learn(claimed.new_lanes)
+        self._frontier.learn(claimed.new_ranges)
         if claimed.rows:
             self._bytes += claimed.lengths
-            self.rest.found_work()
+            self.sleep.found_work()
             self._takes.take(claimed)
 
     def _limited(self, name: str) -> bool:
@@ -459,37 +444,27 @@ class Claimer:
             if plan.rows_max[0] <= 0:
                 continue
             self._paced = plan
-            look = self._lanes.look_everywhere(plan.types)
-            doubted = self._lanes.doubt(look.lanes)
+            scope = self._frontier.whole_scope(plan.types)
+            checked = self._frontier.next_to_check(scope.ranges)
             try:
                 async with self._gate.claiming() as ticket:
-                    request = self._request(ticket, plan, look, doubted=doubted)
+                    request = self._request(ticket, plan, scope, checked=checked)
                     if (claimed := await self._limits.claim(state, request)) is not None:
-                        self._lanes.forget(claimed.empty_lanes)
+                        self._frontier.forget(claimed.empty_ranges)
                         self._accept(claimed)
             finally:
                 self._paced = None
 
-    # ------------------------------------------------------------------ resting
+    # ------------------------------------------------------------------ sleeping
 
-    async def _rest(self, now_s: float, next_due_s: float | None) -> None:
+    async def _sleep_until(self, now_s: float, next_due_s: float | None) -> None:
         wait_s = POLL_S
         if next_due_s is not None:
             wait_s = min(wait_s, next_due_s - now_s - HORIZON.total_seconds() + GAP_S / 2)
         now = monotonic()
         paced = [state.paced_until_s - now for state in self._takes.types().values() if state.paced_more]
-        await self.rest.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *paced])))
+        await self.sleep.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *paced])))
 
-
-# How a claimer sleeps: as long as nothing can be due, and never past a wake-up.
-#
-# ::
-#
-#     busy ──nothing more──▶ arm the wake-up ──claim once more──▶ asleep ──time is up──▶ busy
-#                              │ somebody inserts right now       └──ring──▶ awake ──quiet for 30 ms──▶ busy
-#                              └──▶ awake a little, try again, less and less often
-#
-# Awake, it claims every few milliseconds, and inserts need not ring.
 
 AWAKE_GAP_S = 0.003
 AWAKE_FOR_S = 0.03
@@ -499,7 +474,16 @@ ARMED_FROM_S = 0.02
 
 
 class IdleSleep:
-    """The sleep of one claimer."""
+    """How a claimer sleeps: as long as no job can be due, and never past a wake-up.
+
+    ::
+
+        busy ──no more jobs──▶ arm the wake-up ──claim once more──▶ asleep ──time is up──▶ busy
+                                 │ an insert is under way             └──wake-up──▶ awake ──30 ms without jobs──▶ busy
+                                 └──▶ awake for a moment, try again, less and less often
+
+    Awake, it claims every few milliseconds, and inserts need not notify.
+    """
 
     def __init__(self, wakeup: ArmedWakeup) -> None:
         self._wakeup = wakeup
@@ -508,12 +492,12 @@ class IdleSleep:
         self.arm_failures = 0
 
     def found_work(self) -> None:
-        """Stay awake a little longer, when awake: inserts come in bursts."""
+        """Stay awake for longer, when awake: inserts come in bursts."""
         if monotonic() < self._awake_until_s:
             self._awake_until_s = monotonic() + AWAKE_FOR_S
 
     async def sleep(self, wait_s: float) -> None:
-        """Return when it is time for the next claim: after ``wait_s`` seconds, or earlier."""
+        """Return when the next claim is due: after ``wait_s`` seconds, or earlier."""
         if monotonic() < self._awake_until_s:
             await self._nap(AWAKE_GAP_S)
             return
@@ -526,18 +510,16 @@ class IdleSleep:
             await self._wakeup.disarm()
 
     async def _armed(self) -> bool:
-        """Make sure that an insert would wake us; False when one more claim is due before sleeping."""
+        """Make sure that an insert wakes this loop; False when one more claim is due before it sleeps."""
         if self._wakeup.armed or monotonic() < self._watched_until_s or not self._wakeup.works:
             return True
         self._wakeup.woken.clear()
         if await self._wakeup.arm() != "refused":
             self.arm_failures = 0
-            if (
-                not self._wakeup.armed
-            ):  # another sleeper has the lock, so inserts ring for everybody: believe it for a while
+            if not self._wakeup.armed:  # another worker has the lock, so inserts notify all: rely on that for a while
                 self._watched_until_s = monotonic() + WATCHED_S
             return False
-        self.arm_failures += 1  # somebody inserts right now, or keeps a transaction open
+        self.arm_failures += 1  # an insert is under way, or its transaction stays open
         await self._nap(min(AWAKE_GAP_MAX_S, AWAKE_GAP_S * 2 ** min(self.arm_failures, 10)))
         return False
 
@@ -565,10 +547,10 @@ def worker_wakeup(
     """Return the wake-up of one worker.
 
     Args:
-        url: A direct URL; ``None`` for polling only.
-        cancelled: Is told the id of a job that may have been cancelled. Every user of the database may notify, so ask
-            the row.
-        types_changed: Is told that types of jobs changed.
+        url: A direct URL; ``None`` polls once a second.
+        cancelled: Called with the id of a job that may be cancelled. Every user of the database may notify, so read
+            its row.
+        types_changed: Called when task types changed.
     """
 
     def cancel(payload: str) -> None:

@@ -1,4 +1,4 @@
-"""The worker's side of the jobs tables: claims, results, lanes. Every write carries the session's token."""
+"""The worker's statements on the jobs tables: claims, results, reclaims. Every write carries the session's token."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ TAKES_LONG_S = 900.0
 
 LONG_MAX = 64
 LONG_BYTES = 2 * 1024 * 1024
-"""Payloads that one claim brings of those that may be long, and what each may have as text; others have 64 KB."""
+"""Payloads of one claim that may be long, and what each may have as text; others have 64 KB."""
 
 _log = structlog.get_logger("tickwright.jobs")
 
@@ -47,30 +47,30 @@ _type_of, _payload_of = attrgetter("task_type"), attrgetter("payload")
 
 @dataclass(frozen=True)
 class ClaimedJobs:
-    """What one claim brought.
+    """What one claim returns.
 
     Attributes:
         rows: In no order.
         now_s: The database's clock at the end of the statement.
-        next_due_s: The first due instant behind the horizon, in the lanes that were looked at.
-        looked_s: The database's clock when its snapshot was taken: what was inserted later, it did not see.
-        new_lanes: Priorities in use that nobody knew of.
-        empty_lanes: Those of the doubted ones that have no job of any status.
-        fire_s: The instants that rate-limited jobs were given, by id.
-        was_cut: More was due than may come at once, by its bytes.
-        rate_per_s: The rate of its type that the instants were taken at.
-        received_s: When it was here, by the monotonic clock: a commit that follows must not count as the way.
+        next_due_s: The first due instant behind the horizon, in the ranges of the claim.
+        looked_s: The database's clock when the snapshot was taken: rows inserted later are not in it.
+        new_ranges: Priorities in use that the worker did not know.
+        fire_s: The starts that rate-limited jobs got, by id.
+        rate_per_s: The rate of the type that these starts were taken at.
+        was_cut: More was due than one claim may return, by its bytes.
+        empty_ranges: Those of the checked ones that have no job of any status.
+        received_s: When the answer arrived (monotonic): the commit that follows is not part of its way.
     """
 
     rows: list[ClaimedRow]
     now_s: float
     next_due_s: float | None
     looked_s: float
-    new_lanes: list[ClaimRange]
+    new_ranges: list[ClaimRange]
     fire_s: dict[int, float] = field(default_factory=dict)
     rate_per_s: float | None = None
     was_cut: bool = False
-    empty_lanes: list[ClaimRange] = field(default_factory=list)
+    empty_ranges: list[ClaimRange] = field(default_factory=list)
     received_s: float = field(default_factory=monotonic)
 
     @cached_property
@@ -91,32 +91,28 @@ class ClaimRequest:
     Attributes:
         token: Of the session that claims.
         plan: How many rows of which types.
-        lanes: Where to look, for the types of the plan.
+        ranges: What it reads, for the types of the plan.
         horizon: How far ahead a row may be due.
-        bounded: Use the lanes' keyset bounds.
-        whole: Types whose lanes are all there: look for priorities that are in use between them; all types by default.
+        bounded: Use the frontiers of the ranges.
+        whole: Types whose ranges are all there: discover priorities in use between them; all types by default.
         number: Of the claim; the session may refuse it.
-        long_max: How many payloads it may bring of those that may be long.
-        doubted: Lanes that may have no job any more.
+        long_max: How many payloads it may return of those that may be long.
+        checked: Ranges that may have no job any more.
     """
 
     token: int
     plan: ClaimPlan
-    lanes: Sequence[ClaimRange]
+    ranges: Sequence[ClaimRange]
     horizon: timedelta
     bounded: bool = False
     whole: AbstractSet[str] | None = None
     number: int = 0
     long_max: int = LONG_MAX
-    doubted: Sequence[ClaimRange] = ()
+    checked: Sequence[ClaimRange] = ()
 
 
 class ClaimStore:
-    """Claims and results of one worker; the history table changes with the database's day.
-
-    The database's clock is heard with each claim and each renewal of the session. Statements are kept for the day of
-    their history table, and prepared again when the clock says another one.
-    """
+    """The statements of one worker. Those that write history are made for the table of the database's day."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -124,9 +120,9 @@ class ClaimStore:
         self._sql: dict[str, str] = {}
 
     async def claim(self, request: ClaimRequest, connection: Connection | None = None) -> ClaimedJobs:
-        """Claim what ``request`` says; alone, or inside the caller's transaction."""
+        """Claim by ``request``, alone or inside the caller's transaction."""
         records = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
-        summary = records.pop()
+        summary = records.pop()  # in the columns of jobs, by the promise of the query
         hear_database(now_s := summary["execute_s"])
         found: list[ClaimRange] = []
         empty: list[ClaimRange] = []
@@ -138,13 +134,13 @@ class ClaimStore:
             now_s,
             next_due_s=summary["due_s"],
             looked_s=summary["expires_s"],
-            new_lanes=found,
+            new_ranges=found,
             was_cut=summary["max_attempts"] > 0,
-            empty_lanes=empty,
+            empty_ranges=empty,
         )
 
     async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
-        """Run one result statement; return how many rows it found still held by ``token``."""
+        """Run one result statement; return how many of the jobs ``token`` still held."""
         try:
             return await self._write(self._pool, name, token, ids, *columns)
         except asyncpg.UndefinedTableError:  # the day's history table was dropped by retention: a new day
@@ -154,7 +150,7 @@ class ClaimStore:
     async def write_free(
         self, name: str, token: int, ids: list[int], *columns: list[Any]
     ) -> tuple[int, AbstractSet[int]]:
-        """Do the same without waiting for rows that other sessions have locked; return these, too."""
+        """Do the same without waiting for rows that other sessions have locked; return their ids, too."""
         try:
             return await self._write_free(name, token, ids, *columns)
         except asyncpg.UndefinedTableError:
@@ -166,8 +162,8 @@ class ClaimStore:
     ) -> tuple[int, AbstractSet[int]]:
         async with self._pool.acquire() as connection, connection.transaction():
             locked = {row[0] for row in await connection.fetch(_CLAIMS["lock_free"], token, ids)}
-            free = [place for place, job_id in enumerate(ids) if job_id not in locked]
-            written = [[column[place] for place in free] for column in (ids, *columns)]
+            free = [index for index, job_id in enumerate(ids) if job_id not in locked]
+            written = [[column[index] for index in free] for column in (ids, *columns)]
             return await self._write(connection, name, token, *written), locked
 
     async def _write(self, to: Pool | Connection, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
@@ -179,28 +175,28 @@ class ClaimStore:
         return _affected(await to.execute(sql, token, ids, *columns))
 
     async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> tuple[int, int]:
-        """Return the jobs of lost sessions; ``(given back, ended)``."""
+        """Release the jobs of lost sessions; return ``(released, ended)``."""
         history = await connection.fetchval(_HISTORY)
         sql = _CLAIMS["reclaim"].format(history=history, **_FRAGMENTS)
         await connection.execute(_CLAIMS["take_long"])
         row = await connection.fetchrow(sql, list(tokens), LEASE_EXPIRED, timeout=TAKES_LONG_S)
         return row["returned"], row["ended"]
 
-    async def give_back(self, connection: Connection, tokens: Sequence[int]) -> None:
-        """Do the same for a process that runs no jobs itself."""
+    async def reclaim_for_others(self, connection: Connection, tokens: Sequence[int]) -> None:
+        """Do the same in a process that runs no jobs itself."""
         returned, ended = await self.reclaim(connection, tokens)
         if returned or ended:
             _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
 
     async def begin_last(self, token: int, ids: Sequence[int], fences: Sequence[int]) -> dict[int, bool]:
-        """Write that these last attempts begin; return those that are still held; False: its row is locked."""
+        """Write that last attempts begin; return the ids that are still held, with False where the row is locked."""
         rows = await self._pool.fetch(_CLAIMS["begin_last"], token, list(ids), list(fences))
         return {row["id"]: row["begins"] for row in rows}
 
     async def strays(
         self, connection: Connection, token: int, known: Sequence[tuple[int, int]]
     ) -> tuple[int, Sequence[tuple[int, int]]]:
-        """Release what ``token`` owns beside the ``(id, fence)`` that are known; a fence of 0 stands for any.
+        """Release what ``token`` owns beside the ``(id, fence)`` that are known; 0 is any fence.
 
         Returns:
             How many were released, and the ``(id, fence)`` of those whose rows are locked by other sessions.
@@ -257,15 +253,15 @@ _PRIORITY_MIN, _PRIORITY_MAX = -101, 101
 
 
 def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
-    lanes = sorted(request.lanes, key=lambda lane: -lane.priority)
-    gaps = _gaps([lane for lane in lanes if request.whole is None or lane.task_type in request.whole])
+    ranges = sorted(request.ranges, key=lambda one: -one.priority)
+    gaps = _gaps([one for one in ranges if request.whole is None or one.task_type in request.whole])
     return (
         request.token,
         request.plan.types,
         request.plan.rows_max,
-        [lane.task_type for lane in lanes],
-        [lane.priority for lane in lanes],
-        [lane.frontier_s if request.bounded else 0.0 for lane in lanes],
+        [one.task_type for one in ranges],
+        [one.priority for one in ranges],
+        [one.frontier_s if request.bounded else 0.0 for one in ranges],
         request.horizon,
         request.plan.total_max,
         [gap[0] for gap in gaps],
@@ -273,16 +269,16 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
         [gap[2] for gap in gaps],
         request.number,
         request.long_max,
-        [lane.task_type for lane in request.doubted],
-        [lane.priority for lane in request.doubted],
+        [one.task_type for one in request.checked],
+        [one.priority for one in request.checked],
     )
 
 
-def _gaps(lanes: Sequence[ClaimRange]) -> list[tuple[str, int, int]]:
-    """Return the ranges of priorities in which no lane is known; ``lanes`` go from high to low."""
+def _gaps(ranges: Sequence[ClaimRange]) -> list[tuple[str, int, int]]:
+    """Return the gaps between known priorities; ``ranges`` go from high to low."""
     known: dict[str, list[int]] = {}
-    for lane in lanes:
-        known.setdefault(lane.task_type, [_PRIORITY_MAX]).append(lane.priority)
+    for one in ranges:
+        known.setdefault(one.task_type, [_PRIORITY_MAX]).append(one.priority)
     return [
         (name, below, above)
         for name, priorities in known.items()

@@ -1,13 +1,16 @@
-"""Writes what attempts ended as, many at once, each write fenced by the session's token.
+"""What attempts end as, and how that is written: many results at once, each fenced by the session's token.
 
-The first result after a quiet time is written at once; further ones gather for at most
-``FLUSH_GAP_S``, so a crash loses the record of at most that much work (it runs again). While the
-database is away results wait, until the lease is lost: then somebody else owns those jobs and they
-are dropped and counted.
+Three steps. ``outcome_of_result`` and ``outcome_of_raised`` make an outcome of what a handler returns or raises.
+:class:`OutcomeRecorder` decides what follows from it: done, retried after a wait, failed, cancelled, released.
+:class:`ResultWriter` collects these results and writes them.
 
-A program may lock rows of running jobs in a transaction of its own, for as long as it likes. A write that meets such a
-row waits for it, with all other results in it. So for a minute behind such a wait, writes pass locked rows over, at the
-cost of one more statement each. The results of locked rows are tried again every second and hold up no other.
+The first result after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``. So a crash
+loses the record of at most that much work, which runs again. While the database is unavailable, results wait until the
+lease is lost; then other workers own these jobs, and the results are dropped and counted.
+
+A program may lock rows of running jobs in a transaction of its own, for any time. A write that meets such a row waits
+for it, with all other results in it. After such a wait, writes pass locked rows over for a minute, at the cost of one
+more statement each. The results of locked rows are tried again every second and delay no other result.
 """
 
 import asyncio
@@ -46,26 +49,41 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE
 
-# What an attempt ended as, by what its handler raised or returned: an object of a user's, which may do anything.
+FLUSH_GAP_S = 0.02
+FLUSHES_AT_ONCE = 2
+BATCH_MAX = 1000
+RETRY_S = 0.2
+LOCKED_AGAIN_S = 1.0
+PASSES_LOCKED_S = 60.0
+LOCKED_MAX = 100_000
+
+RELEASING = frozenset({"retry", "snooze"})
+"""Results after which the job is pending again, and may be due before the next claim."""
+
+FENCED = RELEASING | {"release", "release_with_error"}
+"""Results whose first column is the job's fence: written twice, they must not reach a later attempt."""
+
+INTERRUPTED = "interrupted: its worker stopped before it ended"
+ERROR_REFUSED = "result_refused: the database refuses the error's text"
 
 _log = structlog.get_logger("tickwright.jobs")
 
 
 def outcome_of_raised(job: Job, error: BaseException) -> AttemptOutcome:
-    """Return what the attempt ended as whose handler raised ``error``; the class is the user's, and may do anything."""
+    """Return the outcome of an attempt whose handler raised ``error``; code of its class may raise anything."""
     try:
-        ending = outcome_of_error(error)
+        outcome = outcome_of_error(error)
         is_known = isinstance(error, Exception)
     except BaseException as failure:  # noqa: BLE001  as above
         is_known, is_final = False, issubclass(type(error), Fail)
-        ending = Errored("handler_error", f"{type(error).__name__}: {error_text(failure)}", final=is_final)
+        outcome = Errored("handler_error", f"{type(error).__name__}: {error_text(failure)}", final=is_final)
     if not is_known:
         _log.warning("jobs.handler_raised", job=job.id, task_type=job.type, error=type(error).__name__)
-    return ending
+    return outcome
 
 
 def outcome_of_error(error: BaseException) -> AttemptOutcome:
-    """Return what this error of a handler ends an attempt as."""
+    """Return the outcome of a handler's error."""
     match error:
         case Snooze():
             return Snoozed(_checked(error.wait))
@@ -88,7 +106,7 @@ def _checked(wait: object) -> timedelta:
 
 
 def outcome_of_result(job: Job, result: Any) -> AttemptOutcome:
-    """Return what the attempt ended as whose handler returned ``result``."""
+    """Return the outcome of an attempt whose handler returned ``result``."""
     try:
         if isinstance(result, Snoozed):
             return Snoozed(_checked(result.wait))
@@ -97,88 +115,79 @@ def outcome_of_result(job: Job, result: Any) -> AttemptOutcome:
         if isinstance(result, (Completed, Errored)):
             return result
         return Completed(msgspec.json.encode(result).decode())
-    except BaseException as error:  # noqa: BLE001  as above: to walk through the result may do anything
+    except BaseException as error:  # noqa: BLE001  as above: to read the result may raise anything
         _log.warning("jobs.result_invalid", job=job.id, task_type=job.type, error=type(error).__name__)
         why = f"result_invalid: the handler's result is not JSON: {error_text(error)}"
         return Errored("result_invalid", why, final=True)
 
 
-# What attempts end as becomes what is written: done, again after a wait, given up, cancelled, given back.
-
-INTERRUPTED = "interrupted: its worker stopped before it ended"
-
-
 class OutcomeRecorder:
-    """Judges endings for the runner, and queues what follows from them.
+    """Decides what follows from each outcome, and queues the result.
 
     Args:
-        result_writer: Writes.
-        gone: Called with a job whose endpoint is gone for good, and why; gives it back when its type waits.
-        freed: Called when a place of a limited type is free again.
-        begins: Says whether a last attempt may begin.
+        writer: Writes the results.
+        gone: Called with a job whose endpoint answered that it is gone, and why; releases it when its type waits.
+        freed: Called when a slot of a limited type is free again.
+        begins: Returns whether a last attempt may begin, which counts it.
     """
 
     def __init__(
         self,
-        result_writer: "ResultWriter",
+        writer: "ResultWriter",
         *,
         gone: Callable[[Job, str], None],
         freed: Callable[[], None],
         begins: Callable[[Job], Awaitable[Begin]],
     ) -> None:
-        self._writer = result_writer
-        self._begins = begins
+        self._writer = writer
+        self.begins = begins
         self._gone = gone
         self._freed = freed
 
-    async def begins(self, job: Job) -> Begin:
-        """Return whether a last attempt may begin."""
-        return await self._begins(job)
-
     def completed(self, job: Job) -> None:
-        """Note the common case."""
-        self._ended(job, "completed")
+        """Record the common case: the attempt succeeded and returned nothing."""
+        self._count(job, "completed")
         self._writer.add_completed(job.id, keep=job.type_state.kind.keep_history)
 
-    def ended(self, job: Job, ending: AttemptOutcome) -> None:
-        """Note what an attempt ended as."""
-        match ending:
+    def ended(self, job: Job, outcome: AttemptOutcome) -> None:
+        """Record an attempt that ended by itself."""
+        match outcome:
             case Completed(result=None):
                 self.completed(job)
             case Completed(result=result):
-                self._ended(job, "completed")
+                self._count(job, "completed")
                 self._writer.add("complete_with_result", job.id, result)
             case Snoozed(wait=wait):
-                self._ended(job, "snoozed")
+                self._count(job, "snoozed")
                 self._writer.add("snooze", job.id, job.fence, wait.total_seconds())
             case Errored():
-                self._errored(job, ending)
+                self._errored(job, outcome)
 
     def _errored(self, job: Job, error: Errored) -> None:
         if job.span is not None:
             traces.fail(job.span, error.code)
         outcome, text = "timed_out" if error.code == "timeout" else "failed", _kept(error.message)
         if error.gone:  # the type waits for an operator, and this attempt does not count
-            self._ended(job, "gone")
+            self._count(job, "gone")
             self._gone(job, text)
         elif error.final or job.attempt >= job.max_attempts:
-            self._ended(job, "failed")
+            self._count(job, "failed")
             self._writer.add("fail", job.id, outcome, text)
         else:
-            self._ended(job, "retried")
+            self._count(job, "retried")
             wait = job.type_state.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
             self._writer.add("retry", job.id, job.fence, wait.total_seconds(), outcome, text)
 
     def stopped(self, job: Job, reason: str) -> None:
-        """Note an attempt that was cut short: ``cancel``, ``shutdown``, or ``lost`` (nothing is written for it)."""
-        self._ended(job, reason)
+        """Record an attempt that was stopped: ``cancel``, ``shutdown``, or ``lost`` (nothing is written for it)."""
+        self._count(job, reason)
         if reason == "shutdown":
             self._writer.add("release_with_error", job.id, job.fence, INTERRUPTED)
         elif reason == "cancel":
             self._writer.add("cancel_held", job.id, "cancelled while it ran")
 
     def unstarted(self, job: Job, reason: str) -> None:
-        """Note an attempt that ends before it has started; it does not count.
+        """Record an attempt that ends before its start; it does not count.
 
         Args:
             job: The attempt.
@@ -186,20 +195,20 @@ class OutcomeRecorder:
                 released, as for ``shutdown``.
         """
         if reason == "cancel":
-            self._ended(job, reason)
+            self._count(job, reason)
             self._writer.add("cancel_unstarted", job.id, "cancelled before it started")
         elif reason == "lost":
             self.stopped(job, reason)
         else:
-            self._ended(job, "released")
+            self._count(job, "released")
             self._writer.add("release", job.id, job.fence)
 
     def expired(self, job: Job) -> None:
-        """Note an attempt that came too late to be started."""
-        self._ended(job, "expired")
+        """Record an attempt whose job expired before its start."""
+        self._count(job, "expired")
         self._writer.add("cancel_unstarted", job.id, "expired: it could not start before expires_at")
 
-    def _ended(self, job: Job, outcome: str) -> None:
+    def _count(self, job: Job, outcome: str) -> None:
         state = job.type_state
         if job.span is not None:
             job.span.set_attribute("tickwright.outcome", outcome)
@@ -210,52 +219,44 @@ class OutcomeRecorder:
 
 
 def _kept(text: str) -> str:
-    """Return an error's text as its row can keep it: cleared of secrets first, so that none is cut in half."""
+    """Return an error's text as its row can store it; secrets are removed first, so that none is cut in half."""
     clean = storable(without_secrets(text))
     return clean if len(clean) <= ERROR_MESSAGE_MAX else clean[: ERROR_MESSAGE_MAX - 1] + "…"
 
 
-FLUSH_GAP_S = 0.02
-FLUSHES_AT_ONCE = 2
-BATCH_MAX = 1000
-RETRY_S = 0.2
-LOCKED_AGAIN_S = 1.0
-PASSES_LOCKED_S = 60.0
-LOCKED_MAX = 100_000
-
-GIVEN_BACK = frozenset({"retry", "snooze"})
-"""Results after which the job is pending again and may be due before anybody would look."""
-
-FENCED = GIVEN_BACK | {"release", "release_with_error"}
-"""Results whose first column is the job's fence: said twice, they must not reach a later attempt."""
-
-UNKEPT = "result_refused: the database does not keep the error's text"
-"""What is written where the text of a failure is refused."""
-
-
 @dataclass(slots=True)
 class _Batch:
-    """Results of one kind: ids and, column by column, what belongs to them."""
+    """Results of one kind: ids, and their further columns."""
 
     ids: list[int] = field(default_factory=list)
     columns: tuple[list[Any], ...] = ()
 
     def extend(self, more: "_Batch") -> None:
-        """Add the results of another batch of the same kind."""
         if not self.columns:
             self.columns = tuple([] for _ in more.columns)
         for column, values in zip((self.ids, *self.columns), (more.ids, *more.columns), strict=True):
             column.extend(values)
 
-    def of(self, wanted: AbstractSet[int]) -> "_Batch":
-        """Return the results of these jobs."""
-        places = [place for place, job_id in enumerate(self.ids) if job_id in wanted]
-        ids, *columns = [[column[place] for place in places] for column in (self.ids, *self.columns)]
+    def select(self, wanted: AbstractSet[int]) -> "_Batch":
+        indexes = [index for index, job_id in enumerate(self.ids) if job_id in wanted]
+        ids, *columns = [[column[index] for index in indexes] for column in (self.ids, *self.columns)]
         return _Batch(ids, tuple(columns))
 
 
 class ResultWriter:
-    """Collects results and writes them; see the module's text."""
+    """Collects results and writes them.
+
+    Args:
+        store: Of the jobs tables.
+        session: Whose token fences each write.
+        lost: Called with how many results were dropped, since their jobs are not ours any more.
+        released: Called when jobs are pending again.
+        probe: For tests of crashes.
+
+    Attributes:
+        kept: Ids of completed jobs without a result, of types that keep their history.
+        forgotten: Of types that do not.
+    """
 
     def __init__(
         self,
@@ -263,13 +264,13 @@ class ResultWriter:
         session: Session,
         *,
         lost: Callable[[int], None],
-        given_back: Callable[[], None],
+        released: Callable[[], None],
         probe: Probe = NO_PROBE,
     ) -> None:
         self._store = store
         self._session = session
         self._lost = lost
-        self._given_back = given_back
+        self._released = released
         self._probe = probe
         self._waiting: dict[str, _Batch] = defaultdict(_Batch)
         self.kept: list[int] = []
@@ -286,13 +287,13 @@ class ResultWriter:
         self._idle.set()
 
     def wake(self) -> None:
-        """Say that something is waiting; cheap, called once per batch of results."""
+        """Start to write what waits; cheap, called once per batch of results."""
         self._awake = True
         self._idle.clear()
         self._woken.set()
 
     def add_completed(self, job_id: int, *, keep: bool) -> None:
-        """Queue the common case: it ended well and returned nothing."""
+        """Queue the common case: completed, nothing returned."""
         (self.kept if keep else self.forgotten).append(job_id)
         if not self._awake:
             self.wake()
@@ -330,7 +331,7 @@ class ResultWriter:
         return known
 
     def drop_all(self) -> None:
-        """Forget what was not written: the session that it belongs to is lost."""
+        """Drop what is not written: its session is lost."""
         dropped = self._queued + self._locked_count
         self.kept.clear()
         self.forgotten.clear()
@@ -342,27 +343,27 @@ class ResultWriter:
     async def run(self) -> None:
         """Write until stopped."""
         self._runs = True
-        self._woken.set()  # behind a crash: what came for the run before wakes none
+        self._woken.set()  # after a crash: what came for the former run is written, too
         try:
             while not self._stopping or self._queued or self._locked:
                 await self._woken.wait()
                 self._woken.clear()
                 while self._queued:
                     self._start_writes()
-                    await self._rest()
+                    await self._pause()
                 self._awake = False
                 self._check_idle()
             if self._writing:
                 await asyncio.wait(self._writing)
         finally:
             self._runs = False
-            self._idle.set()  # what waits for this run goes on by itself
+            self._idle.set()  # callers of drained write by themselves
 
     def _check_idle(self) -> None:
         if not (self._writing or self._queued or self._locked):
             self._idle.set()
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         if len(self._writing) >= FLUSHES_AT_ONCE:
             await asyncio.wait(self._writing, return_when=asyncio.FIRST_COMPLETED)
         elif self._queued < BATCH_MAX:
@@ -373,9 +374,9 @@ class ResultWriter:
         for kind, batch in self._take():
             task = asyncio.create_task(self._write(kind, token, batch))
             self._writing[task] = kind, batch
-            task.add_done_callback(self._written)
+            task.add_done_callback(self._write_ended)
 
-    def _written(self, task: asyncio.Task[None]) -> None:
+    def _write_ended(self, task: asyncio.Task[None]) -> None:
         self._writing.pop(task, None)
         self._check_idle()
         if not task.cancelled() and (error := task.exception()):
@@ -398,7 +399,7 @@ class ResultWriter:
         while token == self._session.token:
             try:
                 await self._probe.reached("jobs.before_result", kind=kind, ids=batch.ids)
-                found = await self._written_of(kind, token, batch)
+                found = await self._write_once(kind, token, batch)
             except UNAVAILABLE as error:
                 tried = True
                 if isinstance(error, asyncpg.LockNotAvailableError):
@@ -411,18 +412,18 @@ class ResultWriter:
             else:
                 if found < len(batch.ids) and not tried:  # a second try may find its first one done
                     self._lost(len(batch.ids) - found)
-                if kind in GIVEN_BACK:
-                    self._given_back()
+                if kind in RELEASING:
+                    self._released()
                 return
         self._lost(len(batch.ids))
 
-    async def _written_of(self, kind: str, token: int, batch: _Batch) -> int:
-        """Write once; return how many of the results were found, with those that wait for a locked row."""
+    async def _write_once(self, kind: str, token: int, batch: _Batch) -> int:
+        """Write once; return how many of the jobs are ours, with those whose rows are locked."""
         if monotonic() >= self._passes_locked_until_s:
             return await self._store.write(kind, token, batch.ids, *batch.columns)
         found, locked = await self._store.write_free(kind, token, batch.ids, *batch.columns)
         if locked and token == self._session.token:
-            self._locked[kind].extend(batch.of(locked))
+            self._locked[kind].extend(batch.select(locked))
             if self._locked_timer is None:
                 _log.warning("jobs.result_locked", kind=kind, jobs=len(locked), example=min(locked))
                 self._locked_timer = asyncio.get_running_loop().call_later(LOCKED_AGAIN_S, self._try_locked)
@@ -437,11 +438,11 @@ class ResultWriter:
         self.wake()
 
     async def _refused(self, kind: str, token: int, batch: _Batch, error: asyncpg.PostgresError) -> None:
-        """Find the result that the database refuses for good: its job fails, the others are written."""
+        """Find the result that the database refuses: its job fails, the others are written."""
         if len(batch.ids) == 1:
             _log.error("jobs.result_refused", kind=kind, job=batch.ids[0], error=repr(error))
-            why = UNKEPT if kind == "fail" else storable(f"result_refused: {error}")[:ERROR_MESSAGE_MAX]
-            if [why] not in batch.columns:  # refused also with these words, it is not for its text
+            why = ERROR_REFUSED if kind == "fail" else storable(f"result_refused: {error}")[:ERROR_MESSAGE_MAX]
+            if [why] not in batch.columns:  # refused with this text, too: not for its text
                 self.add("fail", batch.ids[0], "failed", why)
             return
         half = len(batch.ids) // 2
@@ -449,11 +450,11 @@ class ResultWriter:
             await self._write(kind, token, _Batch(batch.ids[part], tuple(column[part] for column in batch.columns)))
 
     async def drained(self) -> None:
-        """Return when everything that was queued so far is written or dropped; where ``run`` has crashed, write it."""
+        """Return when all that is queued is written or dropped; write it here where ``run`` has crashed."""
         while self._queued or self._locked or self._writing:
             if not self._runs:
                 self._start_writes()
-                await self._rest()
+                await self._pause()
                 continue
             self._idle.clear()
             self._woken.set()

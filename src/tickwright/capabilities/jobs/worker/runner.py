@@ -30,18 +30,17 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from tickwright.capabilities.jobs.model import (
-    AttemptOutcome,
     Begin,
     Errored,
     Job,
     allot,
 )
-from tickwright.capabilities.jobs.worker.result_writer import outcome_of_raised, outcome_of_result
+from tickwright.capabilities.jobs.worker.result_writer import OutcomeRecorder, outcome_of_raised, outcome_of_result
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.dbclock import DbClock
 from tickwright.observe import traces
@@ -57,39 +56,11 @@ _REPORTED = object()
 _log = structlog.get_logger("tickwright.jobs")
 
 
-class Ends(Protocol):
-    """Where the runner reports."""
-
-    async def begins(self, job: Job) -> Begin:
-        """Return whether a last attempt may begin; it counts from here on."""
-        ...
-
-    def completed(self, job: Job) -> None:
-        """The common case: done, and nothing returned."""
-        ...
-
-    def ended(self, job: Job, ending: AttemptOutcome) -> None:
-        """Anything else that an attempt can end as."""
-        ...
-
-    def stopped(self, job: Job, reason: str) -> None:
-        """The attempt was cut short: ``cancel``, ``lost``, ``shutdown``."""
-        ...
-
-    def expired(self, job: Job) -> None:
-        """The attempt came too late to be started."""
-        ...
-
-    def unstarted(self, job: Job, reason: str) -> None:
-        """It ends before its start: for these reasons, or ``locked``, ``timeout``, ``no_place`` or ``waits``."""
-        ...
-
-
 class Runner:
     """A pool of slots, a queue of ready attempts and a heap of those whose instant has not come."""
 
-    def __init__(self, ends: Ends, clock: DbClock, *, slots: int, threads: int) -> None:
-        self._ends = ends
+    def __init__(self, outcomes: OutcomeRecorder, clock: DbClock, *, slots: int, threads: int) -> None:
+        self._outcomes = outcomes
         self._clock = clock
         self.slots = slots
         self.type_slots_max = slots
@@ -373,7 +344,7 @@ class Runner:
 
     def _starts(self, job: Job, threaded: TypeState | None, now_s: float) -> bool:
         if job.type_state.kind.waits:
-            self._ends.unstarted(job, "waits")
+            self._outcomes.unstarted(job, "waits")
             return False
         return not self._expired(job, now_s) and self._takes_place(job, threaded)
 
@@ -395,7 +366,7 @@ class Runner:
         """End an attempt that comes too late: judged by its claim, too, but it may have waited since."""
         if job.expires_s is None or now_s < job.expires_s:
             return False
-        self._ends.expired(job)
+        self._outcomes.expired(job)
         return True
 
     def _places(self, state: TypeState) -> int:
@@ -443,35 +414,35 @@ class Runner:
             result = await (state.call(job) if state.is_async else self._in_thread(job, state))
         except asyncio.CancelledError as error:
             if job.stop_reason is None:  # the handler's own: it waited for something that was cancelled
-                self._ends.ended(job, outcome_of_raised(job, error))
+                self._outcomes.ended(job, outcome_of_raised(job, error))
             elif started:
                 self._end_stopped(job, job.stop_reason)
             else:
-                self._ends.unstarted(job, job.stop_reason)
+                self._outcomes.unstarted(job, job.stop_reason)
         except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
-            self._ends.ended(job, outcome_of_raised(job, error))
+            self._outcomes.ended(job, outcome_of_raised(job, error))
         else:
             if result is _REPORTED:
                 return
             if job.stop_reason is not None and job.stop_reason != "shutdown":
                 self._end_stopped(job, job.stop_reason)
             elif result is None:
-                self._ends.completed(job)
+                self._outcomes.completed(job)
             else:
-                self._ends.ended(job, outcome_of_result(job, result))
+                self._outcomes.ended(job, outcome_of_result(job, result))
 
     async def _begins(self, job: Job) -> bool:
         """Wait until a last attempt may begin, at its type's rate; no timeout counts meanwhile."""
         deadline_s, job.deadline_s = job.deadline_s, 0.0
-        match await self._ends.begins(job):
+        match await self._outcomes.begins(job):
             case Begin.LOST:
-                self._ends.stopped(job, "lost")
+                self._outcomes.stopped(job, "lost")
                 return False
             case Begin.LOCKED:  # another session has locked its row: a slot does not wait for that
-                self._ends.unstarted(job, "locked")
+                self._outcomes.unstarted(job, "locked")
                 return False
         if not await self._keep_distance(job.type_state):
-            self._ends.unstarted(job, "waits")
+            self._outcomes.unstarted(job, "waits")
             return False
         job.deadline_s, job.started_s = deadline_s, monotonic()
         return not self._expired(job, self._clock.now(job.started_s))
@@ -493,9 +464,9 @@ class Runner:
 
     def _end_stopped(self, job: Job, reason: str) -> None:
         if reason == "timeout":
-            self._ends.ended(job, Errored("timeout", f"timeout: stopped after {job.type_state.timeout_text(job)}"))
+            self._outcomes.ended(job, Errored("timeout", f"timeout: stopped after {job.type_state.timeout_text(job)}"))
         else:
-            self._ends.stopped(job, reason)
+            self._outcomes.stopped(job, reason)
 
     async def _in_thread(self, job: Job, state: TypeState) -> Any:
         call = self._executor.submit(copy_context().run, _call, job, state)
@@ -506,7 +477,7 @@ class Runner:
             if job.stop_reason is None or back.done():
                 raise
             if call.cancel():  # its thread has not reached the handler, and never will
-                self._ends.unstarted(job, job.stop_reason)
+                self._outcomes.unstarted(job, job.stop_reason)
                 return _REPORTED
             if job.stop_reason == "shutdown":
                 raise
@@ -558,7 +529,7 @@ class Runner:
         places = min(free, self._places(state), len(self._blocked[state]))
         self._ready.extendleft(reversed([self._leave_wait(state) for _ in range(places)]))
         while state in self._blocked and now - self._blocked[state][0].started_s > PLACE_WITHIN_S:
-            self._ends.unstarted(self._leave_wait(state), "no_place")
+            self._outcomes.unstarted(self._leave_wait(state), "no_place")
         self._wake_one()
 
 

@@ -172,7 +172,7 @@ class SharedLimits:
 
         A claim finds one priority between two that are known: where it did, there may be more.
         """
-        state.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_lanes)
+        state.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_ranges)
         wait_s = 0.0
         if state.paced_more:
             wait_s = min(PACED_AHEAD_S / 2, len(claimed.rows) / (state.kind.rate_per_s or 1.0) / 2)

@@ -80,7 +80,7 @@ class JobWorker:
         self.lost_results = 0
         self.reclaimed = 0
         self.result_writer = ResultWriter(
-            self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe
+            self._store, session, lost=self._count_lost, released=self._look_again, probe=probe
         )
         begins = CallBatcher(self._begin_last)
         self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._look_again, begins=begins)
