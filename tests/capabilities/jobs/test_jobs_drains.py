@@ -9,8 +9,7 @@ import pytest
 from kit.engine import Engine, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job, TaskType
-from tickwright.capabilities.jobs.worker import claimer
-from tickwright.capabilities.jobs.worker import frontier as lanebook
+from tickwright.capabilities.jobs.worker import claimer, frontier
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.store.pool import open_pool
 
@@ -63,8 +62,8 @@ class Ledger:
 def _lanes_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims look into all lanes, or into those of one type at a time."""
     if request.param is not None:
-        monkeypatch.setattr(lanebook, "RANGES_MAX", request.param)
-        monkeypatch.setattr(lanebook, "PRODUCTIVE_MAX", 0)
+        monkeypatch.setattr(frontier, "RANGES_MAX", request.param)
+        monkeypatch.setattr(frontier, "PRODUCTIVE_MAX", 0)
 
 
 @pytest.mark.usefixtures("_lanes_at_once")
@@ -120,7 +119,7 @@ async def test_claims_that_follow_each_other_start_each_lane_in_due_order(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where one claim ended the next goes on: without a sweep beside them no job overtakes an earlier one."""
-    monkeypatch.setattr(lanebook, "SWEEP_S", NEVER_S)
+    monkeypatch.setattr(frontier, "SWEEP_S", NEVER_S)
     ids, ledger = await fill_before_start(database_url, free=5000), Ledger()
 
     async def free(job: Job) -> None:
@@ -144,8 +143,8 @@ async def test_what_comes_in_behind_a_drain_runs_while_it_goes_on(
 
     A job of the drain inserts them when there are thousands of jobs left to start.
     """
-    monkeypatch.setattr(lanebook, "SWEEP_S", 0.05)  # a sweep that takes long puts off the next one, beyond this drain
-    monkeypatch.setattr(lanebook, "SWEEP_SHARE", 1)
+    monkeypatch.setattr(frontier, "SWEEP_S", 0.05)  # a sweep that takes long puts off the next one, beyond this drain
+    monkeypatch.setattr(frontier, "SWEEP_SHARE", 1)
     starts: list[int] = []
     early: set[int] = set()
 

@@ -13,8 +13,7 @@ import pytest
 from kit.engine import SHORT, connect, insert, job_row, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskType
-from tickwright.capabilities.jobs.worker import claimer
-from tickwright.capabilities.jobs.worker import frontier as lanebook
+from tickwright.capabilities.jobs.worker import claimer, frontier
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 
@@ -363,7 +362,7 @@ async def test_very_many_priorities_in_use_cost_other_types_little(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim looks into the priorities of a few types in turns; jobs of all of them run, far ones at their time."""
-    monkeypatch.setattr(lanebook, "RANGES_MAX", 64)
+    monkeypatch.setattr(frontier, "RANGES_MAX", 64)
     lanes: list[int] = []
     claim = ClaimStore.claim
 

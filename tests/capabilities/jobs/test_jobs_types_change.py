@@ -19,8 +19,7 @@ from tickwright.capabilities.jobs.admin.views import explain
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.task_types import TaskTypes, load_types
-from tickwright.capabilities.jobs.worker import shared_limits as pacing
-from tickwright.capabilities.jobs.worker import worker
+from tickwright.capabilities.jobs.worker import shared_limits, worker
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.domain.leases import LeaseTerms
@@ -165,7 +164,7 @@ async def test_a_worker_that_has_room_again_gets_its_share_back(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it claims, from what is left; what the others hold is released without their heartbeats."""
-    monkeypatch.setattr(pacing, "AGAIN_MAX", 1000)  # on a busy machine the others take long to hear of it
+    monkeypatch.setattr(shared_limits, "AGAIN_MAX", 1000)  # on a busy machine the others take long to hear of it
     crew, kinds = Crew(), {"few": TaskType("few", "python:few", concurrency=4)}
     handlers, limits = {"few": _nothing, "slow": crew.__call__, "slow_too": crew.__call__}, WorkerLimits(concurrency=4)
     async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as one:
@@ -310,7 +309,7 @@ async def test_a_change_behind_a_read_of_the_types_is_read_at_once(
         await engine.pool.execute(change, 7)
         await has_read.wait()
         await engine.pool.execute(change, 8)
-        await eventually_async(lambda: engine.worker._types_heard, what="it has heard of the change")
+        await eventually_async(lambda: engine.worker._types_notified, what="it has heard of the change")
         may_go_on.set()
         await eventually_async(lambda: engine.worker.types()["t"].kind.max_attempts == 8, what="it has read it")
 

@@ -13,7 +13,7 @@ from kit.probes import Stops
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.task_types import register_handler
-from tickwright.capabilities.jobs.worker import shared_limits as pacing
+from tickwright.capabilities.jobs.worker import shared_limits
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
 from tickwright.capabilities.jobs.worker.type_state import TypeState
@@ -84,10 +84,10 @@ async def test_the_suite_notices_grants_that_outlive_their_session(
     database_url: str, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
     """Mutants of the statement that settles grants."""
-    text = pacing._SQL["share_out"]
+    text = shared_limits._SQL["share_out"]
     assert text.count(guard) == 1, "the mutation no longer fits the statement"
     mutated = text.replace(guard, "WHERE id = $1" if guard.startswith("WHERE") else "")
-    monkeypatch.setattr(pacing, "_SQL", MappingProxyType({**pacing._SQL, "share_out": mutated}))
+    monkeypatch.setattr(shared_limits, "_SQL", MappingProxyType({**shared_limits._SQL, "share_out": mutated}))
     with pytest.raises(AssertionError, match="a lost session"):
         await check_grants_end_with_their_session(database_url)
 

@@ -8,15 +8,15 @@ cannot be stopped: its result is dropped, and its slot and its thread stay taken
 With several types, one type runs in ``type_slots_max`` slots at most, and a synchronous one in three quarters of
 the threads that the others leave free. More of its attempts may be held: they were fetched ahead while they ended
 fast, and now they hang. An attempt beyond these bounds is blocked. It can be cancelled and released like every
-other attempt that waits, no timeout counts, and it is released when it finds no place for a second, since another
-worker may have one. It goes on when a place comes free: when an attempt ends, and with each sweep.
+other attempt that waits, no timeout counts, and it is released when it has no slot for a second, since another
+worker may have one. It goes on when a slot is free: when an attempt ends, and with each sweep.
 
-Whatever a handler raises or returns is the result of its attempt, also an end of the program or a
+All that a handler raises or returns is the result of its attempt, also ``SystemExit`` or a
 cancellation of its own: only ``close`` ends a slot. A handler may leave something behind that cancels
 the slot's task later (a timer); then another task goes on with the slot.
 
-A close waits a few seconds for handlers that ignore it. What goes on behind it is known and counted
-until it ends, also when the slots are opened again meanwhile; its slot then takes nothing more.
+A close waits a few seconds for handlers that ignore it. An attempt that goes on after it is known and counted
+until it ends, also when the slots are opened again before that; its slot then takes no more attempts.
 """
 
 import asyncio
@@ -141,7 +141,7 @@ class Runner:
             self._timer = self._loop.call_later(max(0.0, math.ceil(wait_s * 1000) / 1000), self._fire)
 
     def look_again(self, state: TypeState) -> None:
-        """Let each attempt of a type whose rate has changed ask again when it may start."""
+        """Compute the start of each attempt of a type again, whose rate has changed."""
         for place, (_, reserved_s, job_id, job) in enumerate(self._upcoming):
             if job.type_state is state:
                 self._upcoming[place] = (job.fire_s, reserved_s, job_id, job)
@@ -363,7 +363,7 @@ class Runner:
         return True
 
     def _expired(self, job: Job, now_s: float) -> bool:
-        """End an attempt that comes too late: judged by its claim, too, but it may have waited since."""
+        """End an attempt that has expired while it waited."""
         if job.expires_s is None or now_s < job.expires_s:
             return False
         self._outcomes.expired(job)
@@ -387,7 +387,7 @@ class Runner:
             self.thread_freed()
 
     def _move_up(self) -> None:
-        """Let the attempt go on that has waited longest of those that may have a place now."""
+        """Let the attempt go on that has waited longest of those that may have a slot now."""
         able = [state for state in self._blocked if self._places(state) > 0]
         if able:
             self._ready.appendleft(self._leave_wait(min(able, key=lambda state: self._blocked[state][0].started_s)))
@@ -413,13 +413,13 @@ class Runner:
             started = True
             result = await (state.call(job) if state.is_async else self._in_thread(job, state))
         except asyncio.CancelledError as error:
-            if job.stop_reason is None:  # the handler's own: it waited for something that was cancelled
+            if job.stop_reason is None:  # the handler's own: a task that it waits for was cancelled
                 self._outcomes.ended(job, outcome_of_raised(job, error))
             elif started:
                 self._end_stopped(job, job.stop_reason)
             else:
                 self._outcomes.unstarted(job, job.stop_reason)
-        except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
+        except BaseException as error:  # noqa: BLE001  all that a handler raises is this attempt's result
             self._outcomes.ended(job, outcome_of_raised(job, error))
         else:
             if result is _REPORTED:
@@ -553,5 +553,5 @@ def _call(job: Job, state: TypeState) -> Any:
     """Call a synchronous handler in its thread; what it raises is returned, since no future holds a StopIteration."""
     try:
         return state.call(job)
-    except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
+    except BaseException as error:  # noqa: BLE001  all that a handler raises is this attempt's result
         return outcome_of_raised(job, error)

@@ -1,12 +1,12 @@
 """Limits that all workers share: a type's concurrency and its rate.
 
-Concurrency is handed out in grants, one row per type and worker, whose sum never exceeds the limit.
-A worker takes its even share and gives back what others wait for with every heartbeat, so no row is
-written per job. One that claims nothing, because it stops or its slots are full, has no share beyond what
-it runs; it asks for its share again before the first claim that it has room for.
+Concurrency is divided into grants, one row per type and worker, whose sum never exceeds the limit. With every
+heartbeat a worker takes its even share and releases what others wait for, so no row is written per job. A worker that
+claims nothing, because it stops or its slots are full, has no share beyond what it runs; it settles its share again
+before the first claim that it has room for.
 
-A rate is a row with the first instant that nobody has taken yet (GCRA): a claim takes as many instants
-as it claims jobs, and each job starts at its own, in whichever worker.
+A rate is a row with the first start that is not taken (GCRA): a claim takes as many starts as it claims jobs, and each
+job starts at its own, in any worker.
 """
 
 import math
@@ -30,7 +30,7 @@ AGAIN_MAX = 4
 
 
 class SharedLimits:
-    """Takes grants and instants for one worker.
+    """Takes grants and starts for one worker.
 
     Attributes:
         withheld: This worker claims nothing and has no share of limited types.
@@ -69,7 +69,7 @@ class SharedLimits:
             shares: Whether it claims; otherwise it leaves its share to the others.
 
         Returns:
-            What is to be called behind the commit: a grant that is rolled back is somebody else's.
+            What to call after the commit: a grant that is rolled back belongs to another worker.
         """
         limited = [state for state in types.values() if state.kind.concurrency is not None]
         names = [state.kind.name for state in limited]
@@ -91,14 +91,14 @@ class SharedLimits:
             state.granted = min(state.granted or 0, granted.get(state.kind.name, 0))
         if not rows or settling != self._settling:  # the session is lost, in the database or here
             return _nothing
-        is_news = shares == self.withheld
+        has_changed = shares == self.withheld
         keeps = any(used > granted.get(name, 0) and coming.get(name) for name, used in zip(names, in_use, strict=False))
         self._note(shares=shares, short=any(row["short"] for row in rows), keeps=keeps)
-        if is_news:
+        if has_changed:
             await connection.execute(_SQL["tell_shares"])
 
         def committed() -> None:
-            if settling == self._settling:  # a later one has counted what is in use since, and says more soon
+            if settling == self._settling:  # a later one has counted what is in use since
                 self._settled.difference_update(name for name in former if name not in left)
                 for state in limited:
                     state.granted = granted.get(state.kind.name, 0)
@@ -127,10 +127,10 @@ class SharedLimits:
         self.again_s = monotonic() + AGAIN_S if keeps or (short and self._tries) else math.inf
 
     async def claim(self, state: TypeState, request: ClaimRequest) -> ClaimedJobs | None:
-        """Claim jobs of a rate-limited type, and an instant for each.
+        """Claim jobs of a rate-limited type, and take a start for each.
 
         Returns:
-            What was claimed; its ``fire_s`` has each job's instant; ``None`` when no instant is free yet.
+            What was claimed; its ``fire_s`` has each job's start; ``None`` when no start is free yet.
         """
         name, rate = state.kind.name, state.kind.rate_per_s or 1.0
         async with self._pool.acquire() as connection, connection.transaction():
@@ -147,7 +147,7 @@ class SharedLimits:
             claimed = replace(await self._store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
             if claimed.rows:
                 await connection.execute(_SQL["take_rate"], name, self._assign(claimed, start_s, 1 / rate))
-        self._look_again(state, claimed, plan)
+        self._note_more(state, claimed, plan)
         return claimed
 
     async def _lock(self, connection: Connection, name: str) -> Any:
@@ -167,8 +167,8 @@ class SharedLimits:
         return start_s
 
     @staticmethod
-    def _look_again(state: TypeState, claimed: ClaimedJobs, plan: ClaimPlan) -> None:
-        """While jobs wait, look when half of the taken instants are used up; else with the next ordinary claim.
+    def _note_more(state: TypeState, claimed: ClaimedJobs, plan: ClaimPlan) -> None:
+        """While jobs wait, claim when half of the taken starts are used; else with the next ordinary claim.
 
         A claim finds one priority between two that are known: where it did, there may be more.
         """
@@ -180,4 +180,4 @@ class SharedLimits:
 
 
 def _nothing() -> None:
-    """Nothing was settled."""
+    """Do nothing: no grant was settled."""

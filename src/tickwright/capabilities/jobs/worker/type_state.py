@@ -46,9 +46,9 @@ class TypeState:
         threads: Threads that its attempts have here, stuck ones, too.
         ended: Attempts that have ended.
         granted: How many of the type's concurrency this worker may hold; ``None`` without a limit.
-        paced_until_s: A rate-limited type is not asked again before this time (monotonic).
+        paced_until_s: A rate-limited type is not claimed before this time (monotonic).
         paced_more: More jobs of this rate-limited type may wait.
-        free_from_s: A rate-limited type has given its starts away up to this time (monotonic).
+        free_from_s: The starts of a rate-limited type are taken up to this time (monotonic).
         grace_s: A call that keeps its own deadline is stopped only this much after it.
     """
 

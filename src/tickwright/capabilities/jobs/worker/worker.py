@@ -1,8 +1,8 @@
-"""One worker of one-shot jobs: claimer, runner, settler and wake-up under one leased session.
+"""One worker of one-shot jobs: claimer, runner, result writer and wake-up under one leased session.
 
-Trusts nothing but the database: what it may run comes from ``task_types``, what it holds is what a
-claim returned, and what it reports counts only while its session's token does. When the session is
-lost, every handler is cancelled, every result dropped, and the worker goes on under a new token.
+The database decides: the worker runs the types of ``task_types``, holds what a claim returned, and its results count
+while its session's token does. When the session is lost, it cancels every handler, drops every result, and goes on
+under a new token.
 """
 
 import asyncio
@@ -80,21 +80,21 @@ class JobWorker:
         self.lost_results = 0
         self.reclaimed = 0
         self.result_writer = ResultWriter(
-            self._store, session, lost=self._count_lost, released=self._look_again, probe=probe
+            self._store, session, lost=self._count_lost, released=self._claim_again, probe=probe
         )
         begins = CallBatcher(self._begin_last)
-        self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._look_again, begins=begins)
+        self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins)
         self.runner = Runner(self.outcomes, self._clock, slots=limits.concurrency, threads=limits.threads)
-        self.wakeup = worker_wakeup(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
+        self.wakeup = worker_wakeup(direct_url, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown)
         self.claimer = Claimer(
             self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits
         )
         self._refreshing: asyncio.Task[None] | None = None
-        self._types_heard = False
-        self._heard: set[int] = set()
-        self._asking: asyncio.Task[None] | None = None
+        self._types_notified = False
+        self._notified: set[int] = set()
+        self._checking: asyncio.Task[None] | None = None
         session.on_beat(self._beat)
         session.on_reclaim(self._reclaim)
         session.on_lost(self._session_lost)
@@ -115,11 +115,11 @@ class JobWorker:
             await self.runner.close()
 
     async def quiesce(self) -> None:
-        """Claim nothing more; give back what was not started; return when what runs has ended and is written."""
+        """Claim no more; release what is not started; return when what runs has ended and is written."""
         self.claimer.stop()
-        self._give_back()
+        self._release_all_unstarted()
         await self.claimer.wait_stopped()
-        self._give_back()
+        self._release_all_unstarted()
         await self.runner.quiet()
         await self.result_writer.drained()
 
@@ -127,9 +127,9 @@ class JobWorker:
         """Interrupt what runs, release it without counting the attempt, and end."""
         self.claimer.stop()
         await self.claimer.wait_stopped()
-        self._give_back()
+        self._release_all_unstarted()
         await self.runner.close()
-        self._give_back()
+        self._release_all_unstarted()
         await self.result_writer.drained()
         self.result_writer.stop()
 
@@ -148,15 +148,15 @@ class JobWorker:
         return self.result_writer.backlog
 
     def _types_changed(self) -> None:
-        self._types_heard = True
+        self._types_notified = True
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._follow_types())
 
     async def _follow_types(self) -> None:
-        """Read the types until nothing was heard meanwhile: what changed behind a read is in none."""
+        """Read the types until no notification came during the read: a change behind a read is not in it."""
         with suppress(*UNAVAILABLE):  # a heartbeat reads them again
-            while self._types_heard:
-                self._types_heard = False
+            while self._types_notified:
+                self._types_notified = False
                 await self._refresh_types()
 
     async def _refresh_types(self) -> None:
@@ -171,7 +171,7 @@ class JobWorker:
         return await self._limits.share_out(connection, self._types, self.claimer.asked, left=left, shares=shares)
 
     async def share_again(self) -> None:
-        """Settle the grants of limited types: this worker has room again, or others were to release some."""
+        """Settle the grants of limited types: this worker has room again, or others have to release some."""
         async with self._pool.acquire() as connection, connection.transaction():
             committed = await self._share_out(connection)
         committed()
@@ -201,7 +201,7 @@ class JobWorker:
         return changed
 
     def _leave(self, state: TypeState) -> None:
-        """Keep the state of a type that cannot run here now: what it holds counts when the type is there again."""
+        """Keep the state of a type that cannot run here now: its attempts count when the type is there again."""
         state.kind = replace(state.kind, gone=True)
         self._release_unstarted(state)
         self._former[state.kind.name] = state
@@ -216,7 +216,7 @@ class JobWorker:
     def _release_unstarted(self, state: TypeState) -> None:
         """Release what is claimed and not started of a type that waits, or whose rate is lower now.
 
-        Its jobs are claimed again when their turn comes; meanwhile they would take the places of other types. As many
+        Its jobs are claimed again when they are due; until then they would take the slots of other types. As many
         as its rate lets a worker take ahead stay, with the starts that they have.
         """
         kind = state.kind
@@ -232,10 +232,10 @@ class JobWorker:
         broker = self._brokers.get(scheme)
         return TypeState(kind, BrokerCall(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
 
-    # ------------------------------------------------------------------ taking
+    # ------------------------------------------------------------------ claimed jobs
 
     def take(self, claimed: ClaimedJobs) -> None:
-        """Run the claimed rows, each at its own instant."""
+        """Run the claimed jobs, each at its instant."""
         rows, fire_s = claimed.rows, claimed.fire_s
         rows.sort(key=claim_order if len(set(map(_priority, rows))) > 1 else _due)
         jobs = []
@@ -273,10 +273,10 @@ class JobWorker:
                 return [found[ours.get(job.id)] for job in jobs]
         return [Begin.LOST] * len(jobs)
 
-    # ------------------------------------------------------------------ endings
+    # ------------------------------------------------------------------ outcomes
 
     def _suspend(self, job: Job, why: str) -> None:
-        """Let a type wait whose endpoint is gone: here at once, everywhere when it is written; only then give back."""
+        """Let a type wait whose endpoint is gone: here at once, elsewhere when it is written; then release its jobs."""
         job.type_state.kind = replace(job.type_state.kind, gone=True)
         self._suspending.add(job.type)
         unstarted = self.runner.withdraw_type(job.type_state)
@@ -295,16 +295,16 @@ class JobWorker:
                 self.outcomes.unstarted(other, "waits")
         await self._refresh_types()
 
-    def _give_back(self) -> None:
+    def _release_all_unstarted(self) -> None:
         for job in self.runner.take_back():
             self.outcomes.unstarted(job, "shutdown")
 
-    def _look_again(self) -> None:
+    def _claim_again(self) -> None:
         self.claimer.wake()
 
     def _count_lost(self, count: int) -> None:
         self.lost_results += count
-        _log.warning("jobs.results_not_ours", jobs=count)
+        _log.warning("jobs.results_dropped", jobs=count)
 
     async def report_progress(self, job: Job, progress: str) -> bool:
         """Write a running job's progress."""
@@ -319,7 +319,7 @@ class JobWorker:
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:
         released, locked = await self._store.strays(connection, token, self._known())
-        for job_id, fence in locked:  # known from here on, and released once the other session ends its transaction
+        for job_id, fence in locked:  # known from now on; released when the other session ends its transaction
             self.result_writer.add("release", job_id, fence)
         self.claimer.wake()
         return released
@@ -332,7 +332,7 @@ class JobWorker:
         return await self._share_out(connection)
 
     async def _check_held(self, connection: Connection) -> None:
-        """Stop what the database has cancelled or given to another session, also before it starts."""
+        """Stop jobs that are cancelled, or that another session owns now, also before they start."""
         held = self.runner.held(CHECK_AFTER_S)
         if not held:
             return
@@ -343,16 +343,16 @@ class JobWorker:
         for job, reason in reasons.items():
             self.runner.stop_job(job, reason)
 
-    def _cancel_heard(self, job_id: int) -> None:
-        self._heard.add(job_id)
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask_heard())
+    def _cancel_notified(self, job_id: int) -> None:
+        self._notified.add(job_id)
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check_notified())
 
-    async def _ask_heard(self) -> None:
-        """Stop those jobs whose rows say so: every user of the database may notify, whatever its rights."""
+    async def _check_notified(self) -> None:
+        """Stop those jobs whose rows are cancelled: every user of the database may notify, whatever its rights."""
         with suppress(*UNAVAILABLE):  # a heartbeat asks again
-            while self._heard:
-                ids, self._heard = self._heard, set()
+            while self._notified:
+                ids, self._notified = self._notified, set()
                 async with self._pool.acquire() as connection:
                     held = await self._store.check_held(connection, self._session.token, list(ids))
                 for job_id in (job_id for job_id, lost in held if not lost):
@@ -367,7 +367,7 @@ class JobWorker:
                 self.runner.stop_job(running, "cancel")
 
     def _supersede(self, job_id: int) -> None:
-        """Somebody gave a job back that we hold, and it came to us again: the older attempt no longer counts."""
+        """A job that we hold was released elsewhere and claimed here again: the older attempt no longer counts."""
         if (job := self.runner.pull(job_id)) is not None:
             self.outcomes.stopped(job, "lost")
         for running in self.runner.running():

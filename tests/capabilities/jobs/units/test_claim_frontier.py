@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange
-from tickwright.capabilities.jobs.worker import frontier as lanebook
+from tickwright.capabilities.jobs.worker import frontier
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs
 from tickwright.capabilities.jobs.worker.frontier import (
     CHECK_GAP_S,
@@ -52,7 +52,7 @@ def frontiers(book: ClaimFrontier, *names: str) -> dict[tuple[str, int], float]:
     return {(lane.task_type, lane.priority): lane.frontier_s for lane in book.whole_scope(names).ranges}
 
 
-def frontier(book: ClaimFrontier, name: str) -> float:
+def frontier_of(book: ClaimFrontier, name: str) -> float:
     """Return the bound of a type's default lane."""
     return frontiers(book, name)[name, 0]
 
@@ -74,16 +74,16 @@ def test_a_type_that_had_more_to_give_goes_on_at_the_last_claimed_instant() -> N
     book = book_of("a")
     assert note(book, {"a": 3}, row("a", 5.0), row("a", 9.0), row("a", 7.0))
     assert book.hot == {"a"}
-    assert frontier(book, "a") == 9.0
+    assert frontier_of(book, "a") == 9.0
 
 
 def test_a_bound_behind_now_goes_back_to_the_last_claimed_instant() -> None:
     """A claim without the bound may fill up with old rows; what is due between them and the old bound was not seen."""
     book = book_of("a", "b")
     note(book, {"a": 1, "b": 5}, row("a", 10.0))
-    assert frontier(book, "b") == BEHIND_NOW_S
+    assert frontier_of(book, "b") == BEHIND_NOW_S
     note(book, {"b": 2}, row("b", 50.0), row("b", 60.0))
-    assert frontier(book, "b") == 60.0
+    assert frontier_of(book, "b") == 60.0
 
 
 def test_each_lane_has_a_bound_of_its_own() -> None:
@@ -136,7 +136,7 @@ def test_a_claim_that_is_full_in_all_leaves_no_type_with_rows_exhausted() -> Non
     book = book_of("a", "b")
     assert note(book, {"a": 5, "b": 5}, row("a", 10.0), row("a", 11.0), total_max=2)
     assert book.hot == {"a"}
-    assert frontier(book, "a") == 11.0
+    assert frontier_of(book, "a") == 11.0
 
 
 def test_a_claim_goes_on_only_where_a_type_of_its_plan_had_more_to_give() -> None:
@@ -170,7 +170,7 @@ def test_a_limited_type_is_drained_from_the_head() -> None:
     book = book_of("few", limited={"few"})
     assert note(book, {"few": 1}, row("few", 10.0))
     assert book.hot == {"few"}
-    assert frontier(book, "few") == HEAD
+    assert frontier_of(book, "few") == HEAD
 
 
 @pytest.mark.parametrize("limited", [(), ("a",)], ids=["free", "limited"])
@@ -179,9 +179,9 @@ def test_during_a_drag_every_type_is_bounded(limited: tuple[str, ...]) -> None:
     book = book_of("a", limited=limited)
     drag(book)
     note(book, {"a": 1}, row("a", 10.0))
-    assert frontier(book, "a") == 10.0
+    assert frontier_of(book, "a") == 10.0
     note(book, {"a": 5})
-    assert frontier(book, "a") == BEHIND_NOW_S
+    assert frontier_of(book, "a") == BEHIND_NOW_S
 
 
 def test_quick_claims_are_no_drag() -> None:
@@ -215,7 +215,7 @@ def test_an_empty_lane_is_forgotten_and_found_again() -> None:
 def test_lanes_are_doubted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are, each is asked for; a claim asks for few, and the next one at once for none."""
     now = [1000.0]
-    monkeypatch.setattr(lanebook, "monotonic", lambda: now[0])
+    monkeypatch.setattr(frontier, "monotonic", lambda: now[0])
     many = {(f"t{number}", priority) for number in range(10) for priority in (*range(-50, 0), *range(1, 51))}
     book = book_of("rare", *{name for name, _ in many}, lanes=[ClaimRange(*lane) for lane in many])
     asked: set[tuple[str, int]] = set()
@@ -355,7 +355,7 @@ def test_a_lane_that_a_full_claim_did_not_reach_has_no_bound() -> None:
 def test_a_drag_makes_looks_around_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty times as long as one took passes before the next; without a drag every claim looks."""
     now = [1000.0]
-    monkeypatch.setattr(lanebook, "monotonic", lambda: now[0])
+    monkeypatch.setattr(frontier, "monotonic", lambda: now[0])
     book = ClaimFrontier(lambda _: False)
     book.discovered(0.2)
     assert book.may_discover()
