@@ -15,7 +15,7 @@ import pytest
 
 from kit.engine import SHORT, Engine, policy, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Fail, Job, Snooze, TaskType
+from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange, Fail, Job, Snooze, TaskType
 from tickwright.capabilities.jobs.worker import claims as claims_store
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.engine import session as session_module
@@ -263,7 +263,7 @@ async def test_the_mutant_that_claims_in_two_steps_is_caught(
             [row["id"] for row in picked],
         )
         now_s = await pool.fetchval("SELECT date_part('epoch', clock_timestamp())")
-        return ClaimedJobs(rows, now_s, None, now_s, [])
+        return ClaimedJobs([ClaimedRow(*row) for row in rows], now_s, None, now_s, [])
 
     monkeypatch.setattr(ClaimStore, "claim", two_steps)
     starts = await _two_workers_run_each_job(database_url, 3000)
