@@ -1,4 +1,4 @@
-"""How a user plugs in a module: a function from a task to nothing, called once per entity and window."""
+"""The functions of modules, as programs register them: called once per entity and window."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +23,7 @@ class EntityTask:
         window_at: Where the window begins.
         drop_dead_at: Where it ends; nothing begins after that.
         timeout: After which the run is cancelled.
-        fence: Higher with each run of this entity and module; whoever stores what was fetched may refuse older ones.
+        fence: Higher with each run of this entity and module; a store of the fetched data can refuse older ones.
     """
 
     id: str
@@ -39,14 +39,14 @@ class EntityTask:
     secrets: SecretsFor = field(repr=False, compare=False)
 
     def resolve(self, document: Any, *, to: str | None = None) -> Any:
-        """Return a part of ``party`` with its ``${env:NAME}`` and ``${file:NAME}`` put in, for one call.
+        """Return a part of ``party`` with its ``${env:NAME}`` and ``${file:NAME}`` resolved, for one call.
 
-        A party is a row, so a secret is put in only when it may be sent to every address in the party.
+        A party is a row, so a secret is resolved only when it may be sent to every address in the party.
 
         Args:
             document: The party, or a part of it.
-            to: The URL that is called, where the party has others beside it or the function knows it by itself. The
-                secret has to be bound to this one only.
+            to: The URL that is called, where the party has other addresses or lacks this one. Then the secret has to be
+                bound to this one only.
 
         Raises:
             Rejected: ``secret_not_declared``, ``secret_host_not_allowed``, ``secret_host_unknown``,
@@ -65,10 +65,10 @@ Handler: TypeAlias = Callable[[EntityTask], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class DeclaredModule:
-    """A module that a program brings.
+    """A module that a program declares.
 
     Attributes:
-        settings: ``every``, ``timeout``, ``gated`` as far as they were given, checked.
+        settings: Those of ``every``, ``timeout``, ``gated`` that were given, checked.
     """
 
     name: str
@@ -100,5 +100,5 @@ class ModuleRegistry:
         return None if found is None else found.function
 
     def all(self) -> list[DeclaredModule]:
-        """Return every module that the program brings."""
+        """Return every module of the program."""
         return list(self._modules.values())

@@ -41,9 +41,9 @@ class GOCPITaskMsg(msgspec.Struct, frozen=True, rename="pascal"):
 
     Attributes:
         entity_party: The entity's document, as it is.
-        last_executed_at: When the last run that succeeded began, as far as the sender knew; a hint.
-        drop_dead_at: The end of the window: nobody begins it after that.
-        partner: Whose limits the run keeps to; ``None`` for nobody's.
+        last_executed_at: When the last run that succeeded began, as the sender knew it; a hint.
+        drop_dead_at: The end of the window: no run begins after that.
+        partner: Whose limits the run keeps to; ``None`` for no limits.
     """
 
     version: int
@@ -65,7 +65,7 @@ class _Head(msgspec.Struct, rename="pascal"):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A message that was read and found sound. Instants in seconds since 1970."""
+    """A message that was read and checked. Instants in seconds since 1970."""
 
     id: str
     task_type: str
@@ -79,7 +79,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class FutureVersionError(Exception):
-    """A newer release wrote it; another consumer may know how to read it."""
+    """A newer release wrote it; another consumer may be able to read it."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -90,12 +90,12 @@ _decode = msgspec.json.Decoder(GOCPITaskMsg).decode
 def message_id(entity_code: str, task_type: str, window: Window) -> str:
     """Return the id of a task's message: equal on every attempt, different for every other task.
 
-    Neither part can have a colon; a dot, which message ids may not have, is written ``%2E``. Where an id would be too
-    long by that, an empty part and the hash of the code stand for the code.
+    Neither part can have a colon; a dot, which message ids may not have, is written ``%2E``. In an id that would be too
+    long, an empty part and the hash of the code replace the code.
     """
-    known = f"fanout:{entity_code.replace('.', '%2E')}:{task_type}:{window.start_s}"
-    if len(known) <= ID_CHARS_MAX:
-        return known
+    plain_id = f"fanout:{entity_code.replace('.', '%2E')}:{task_type}:{window.start_s}"
+    if len(plain_id) <= ID_CHARS_MAX:
+        return plain_id
     return f"fanout::{sha256(entity_code.encode()).hexdigest()}:{task_type}:{window.start_s}"
 
 
@@ -110,11 +110,11 @@ def write_task(  # noqa: PLR0917  the members of the message
     config_version: int,
 ) -> tuple[str, bytes]:
     """Return the id and the body of a task's message; ``party`` is JSON text."""
-    known = message_id(entity_code, task_type, window)
+    task_id = message_id(entity_code, task_type, window)
     last = None if last_success_s is None else _instant(last_success_s)
     message = GOCPITaskMsg(
         VERSION,
-        known,
+        task_id,
         task_type,
         entity_code,
         msgspec.Raw(party),
@@ -125,7 +125,7 @@ def write_task(  # noqa: PLR0917  the members of the message
         partner,
         config_version,
     )
-    return known, _encode(message)
+    return task_id, _encode(message)
 
 
 def read_task(delivery: Delivery, now_s: float | None) -> Task:
@@ -133,12 +133,12 @@ def read_task(delivery: Delivery, now_s: float | None) -> Task:
 
     Args:
         delivery: As the queue handed it out.
-        now_s: By the database's clock, where it is known: a window that begins later by more than a minute is refused.
+        now_s: By the database's clock, if known: a window that begins more than a minute later is refused.
 
     Raises:
-        Rejected: Why it is among the dead letters: ``oversize``, ``encoded``, ``not_json``, ``missing_id``,
+        Rejected: Why it becomes a dead letter: ``oversize``, ``encoded``, ``not_json``, ``missing_id``,
             ``unknown_version``, ``invalid_message``, ``window_in_future``. Permanent for this message.
-        FutureVersionError: Retry elsewhere.
+        FutureVersionError: Retry in another consumer.
     """
     if len(delivery.body) > BODY_BYTES_MAX:
         raise Rejected("oversize", f"{len(delivery.body)} bytes; at most {BODY_BYTES_MAX}")
@@ -238,18 +238,18 @@ class MessageKeys(NamedTuple):
 
     def refusal(self, delivery: Delivery) -> str | None:
         """Return why a message is not ours: ``unsigned`` or ``signature_wrong``; ``None`` where it is."""
-        shown = delivery.headers.get(SIGNATURE)
-        if shown is None:
+        header = delivery.headers.get(SIGNATURE)
+        if header is None:
             return "unsigned"
-        if not isinstance(shown, str):
+        if not isinstance(header, str):
             return "signature_wrong"
         wanted = (_signature(key, delivery.body) for key in self.keys)
-        given = shown.encode("utf-8", "replace")
+        given = header.encode("utf-8", "replace")
         return None if any(hmac.compare_digest(one.encode(), given) for one in wanted) else "signature_wrong"
 
     @property
     def fresh(self) -> bool:
-        """Whether they were read so lately that a key which is not among them is none of ours."""
+        """Whether they were read so recently that a key which is not among them is not ours."""
         return bool(self.keys) and monotonic() - self.read_s < FRESH_S
 
 
@@ -262,6 +262,6 @@ def _signature(key: bytes, body: bytes) -> str:
 
 
 async def read_keys(database: Pool | Connection) -> MessageKeys:
-    """Return the keys as they are now. Raises what a lost database raises; retry."""
+    """Return the keys as they are now. Raises ``UNAVAILABLE``; retry."""
     rows: list[asyncpg.Record] = await database.fetch(_SQL["message_keys"])
     return MessageKeys([bytes(row["key"]) for row in rows], monotonic())

@@ -1,6 +1,6 @@
 """Run claims in PostgreSQL: the cursors that decide which task runs, and the counts of what became of each window.
 
-A claim lives as long as the session of its owner; a session that is gone owns nothing. Every write of a run carries the
+A claim lives as long as the session of its owner; a lost session owns nothing. Every write of a run carries the
 session's token and the claim's fence.
 """
 
@@ -26,13 +26,13 @@ _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class LedgerRunClaims:
-    """See :class:`tickwright.ports.fanout.RunClaims`; one for a process.
+    """Implements :class:`tickwright.ports.fanout.RunClaims`; one for a process.
 
     Args:
-        session: Under which runs are claimed; ``None`` where each caller brings a session that nobody renews here.
+        session: Under which runs are claimed; ``None`` where each call names a session that is not of this process.
 
     Invariants:
-        RUN-1: of an entity and task type at most one run is under way, whoever asks how often.
+        RUN-1: of an entity and task type at most one run is under way.
         RUN-2: no window begins that is not newer than the last one that succeeded.
         RUN-3: no entity has more runs at once than its ``at_once``, all task types and processes together.
     """
@@ -40,45 +40,45 @@ class LedgerRunClaims:
     def __init__(self, pool: Pool, session: Session | None = None) -> None:
         self._pool = pool
         self._beginning = asyncio.Lock()
-        self._known: dict[tuple[int, str, str], int] = {}
+        self._fences: dict[tuple[int, str, str], int] = {}
         self._gate = None if session is None else ClaimGate(self._connection, session, "fanout", self._strays)
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
         """Claim each run, sorted so that two processes cannot wait for each other.
 
-        A claim whose answer was lost is given back before the next one (:mod:`engine.claim_gate`), so that it
-        cannot block its own process.
+        A claim whose answer was lost is released before the next one (:mod:`engine.claim_gate`), so that it cannot
+        block its own process.
         """
         async with self._beginning:
             begun: dict[int, Begun] = {}
-            for numbers in _rounds(runs):
+            for numbers in _batches(runs):
                 asked = [runs[number] for number in numbers]
                 begun.update(zip(numbers, await self._begin(asked, owner), strict=True))
         return [begun[number] for number in range(len(runs))]
 
     async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
-        """Write how runs ended and count them, in one statement. Saying it again is true again, and written once."""
+        """Write how runs ended and count them, in one statement. A repetition is true again, and written once."""
         ours: dict[int, bool] = {}
-        for numbers in _rounds([one.run for one in ended]):
-            rows = await self._ask("end", owner, *_ended_columns([ended[number] for number in numbers]))
+        for numbers in _batches([one.run for one in ended]):
+            rows = await self._fetch("end", owner, *_ended_columns([ended[number] for number in numbers]))
             self._forget(owner, [ended[number] for number in numbers])
             ours.update(zip(numbers, (row["ours"] for row in rows), strict=True))
         return [ours[number] for number in range(len(ended))]
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
-        """Return which are still ours; their lease is the session's, which is renewed elsewhere."""
+        """Return which are still ours; their lease is the session's, which the session renews."""
         columns = [[one.run.entity_code for one in held], [one.run.task_type for one in held]]
-        rows = await self._ask("renew", owner, *columns, [one.begun.fence for one in held])
+        rows = await self._fetch("renew", owner, *columns, [one.begun.fence for one in held])
         self._forget(owner, [one for one, row in zip(held, rows, strict=True) if not row["ours"]])
         return [row["ours"] for row in rows]
 
     async def carry_over(self, successes: Sequence[Success]) -> None:
-        """Write what succeeded while there was no database; only what is newer, so twice is harmless."""
+        """Write what succeeded without the ledger; only what is newer, so twice is harmless."""
         newest: dict[tuple[str, str], Success] = {}
         for one in sorted(successes, key=lambda one: one.window_s):
             newest[one.entity_code, one.task_type] = one
         if newest:
-            await self._ask("carry_over", *(list(column) for column in zip(*newest.values(), strict=True)))
+            await self._fetch("carry_over", *(list(column) for column in zip(*newest.values(), strict=True)))
 
     async def count_dropped(self, dropped: Mapping[tuple[str, int, str], int]) -> None:
         """Count messages that were dropped, by task type, window, and ``superseded`` or ``expired``."""
@@ -86,7 +86,7 @@ class LedgerRunClaims:
         if windows:
             whys = [[dropped.get((*window, why), 0) for window in windows] for why in ("superseded", "expired")]
             columns = [[task_type for task_type, _ in windows], [window_s for _, window_s in windows]]
-            await self._ask("count_dropped", *columns, *whys)
+            await self._fetch("count_dropped", *columns, *whys)
 
     async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
         """Free the runs of lost sessions; for the transaction that declares them lost."""
@@ -101,7 +101,7 @@ class LedgerRunClaims:
                 rows = await connection.fetch(_SQL["begin"], owner, codes, types, windows, at_once, number, TIMED_OUT)
             for run, row in zip(runs, rows, strict=True):
                 if row["fence"] is not None:
-                    self._known[owner, run.entity_code, run.task_type] = row["fence"]
+                    self._fences[owner, run.entity_code, run.task_type] = row["fence"]
         return [_begun(row) for row in rows]
 
     def _claiming(self, owner: int) -> AbstractAsyncContextManager[Ticket]:
@@ -110,24 +110,24 @@ class LedgerRunClaims:
     def _forget(self, owner: int, runs: Sequence[Ended]) -> None:
         for one in runs:
             key = owner, one.run.entity_code, one.run.task_type
-            if self._known.get(key) == one.begun.fence:
-                del self._known[key]
+            if self._fences.get(key) == one.begun.fence:
+                del self._fences[key]
 
     async def _strays(self, connection: Connection, owner: int) -> int:
-        self._known = {key: fence for key, fence in self._known.items() if key[0] == owner}
-        codes, types = [key[1] for key in self._known], [key[2] for key in self._known]
-        return int(await connection.fetchval(_SQL["strays"], owner, codes, types, [*self._known.values()]))
+        self._fences = {key: fence for key, fence in self._fences.items() if key[0] == owner}
+        codes, types = [key[1] for key in self._fences], [key[2] for key in self._fences]
+        return int(await connection.fetchval(_SQL["strays"], owner, codes, types, [*self._fences.values()]))
 
-    async def _ask(self, name: str, *arguments: Any) -> Sequence[Any]:
+    async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
         async with self._connection() as connection:
             rows: Sequence[Any] = await connection.fetch(_SQL[name], *arguments)
             return rows
 
     def _connection(self) -> AbstractAsyncContextManager[Connection]:
-        return short_connection(self._pool, ANSWER_S, "who runs what")
+        return short_connection(self._pool, ANSWER_S, "run claims")
 
 
-def _rounds(runs: Sequence[Run]) -> Iterator[list[int]]:
+def _batches(runs: Sequence[Run]) -> Iterator[list[int]]:
     """Cut ``runs`` into parts, as numbers: none has an entity and task type twice, none is too long, all in order."""
     left = list(range(len(runs)))
     while left:

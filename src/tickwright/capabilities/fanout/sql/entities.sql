@@ -1,11 +1,11 @@
 -- name: list_entities
 -- A page of entities behind the code $1, whose codes lie between $2 and $3; $4 is a module that they name, $5 whether
--- they are polled. It looks at $7 of them at most: last_code is where it stopped, if it did. Walks the codes, however they
+-- they are polled. It reads $7 of them at most: last_code is where it stopped, if it did. Walks the codes, however they
 -- were written. Index: entities_pkey.
-SELECT found.*, looked.last_code
+SELECT found.*, stop.last_code
   FROM (SELECT CASE WHEN $4::text IS NOT NULL OR $5::boolean IS NOT NULL THEN
                  (SELECT code FROM tickwright.entities WHERE code > $1 AND code >= $2 AND code < $3
-                   ORDER BY code OFFSET $7 - 1 LIMIT 1) END AS last_code) AS looked
+                   ORDER BY code OFFSET $7 - 1 LIMIT 1) END AS last_code) AS stop
   LEFT JOIN LATERAL (
     SELECT code, is_polling_enabled, polling_enabled_modules, partner, config_version, created_at, updated_at
       FROM (SELECT * FROM tickwright.entities WHERE code > $1 AND code >= $2 AND code < $3 ORDER BY code LIMIT $7) AS e
@@ -53,8 +53,8 @@ WITH given AS (
 SELECT count(*) FILTER (WHERE created) FROM put;
 
 -- name: delete_entity
--- Forget an entity. What is known of its runs stays: one that comes back goes on where it was, and a run that is under
--- way keeps its fence. Index: entities_pkey.
+-- Delete an entity. Its cursors stay: one that is created again goes on where it was, and a run that is under way keeps
+-- its fence. Index: entities_pkey.
 DELETE FROM tickwright.entities WHERE code = $1;
 
 -- name: set_enabled
@@ -62,7 +62,7 @@ DELETE FROM tickwright.entities WHERE code = $1;
 UPDATE tickwright.entities SET is_polling_enabled = $2 WHERE code = $1 AND is_polling_enabled <> $2;
 
 -- name: known
--- The names of all modules, and whether there is the partner $1, who then stays until the end of the transaction.
+-- The names of all modules, and whether there is the partner $1, which then stays until the end of the transaction.
 -- Index: modules_pkey, partners_pkey.
 WITH partner AS (SELECT name FROM tickwright.partners WHERE name = $1 FOR KEY SHARE)
 SELECT ARRAY (SELECT name FROM tickwright.modules ORDER BY name) AS modules, $1 IS NULL OR EXISTS (SELECT FROM partner) AS partner;
@@ -90,8 +90,8 @@ SELECT n.name, m.name IS NOT NULL AS known, m.interval_seconds, m.timeout_ms, m.
  ORDER BY n.nth, n.name LIMIT 200;
 
 -- name: explain
--- Who could publish and run the tasks of an entity for the module $2: schedulers that live and what their environment says
--- of it, consumers that live and whether they have a function for it; and what is known of its partner. Index: entities_pkey, partners_pkey, partner_states_pkey.
+-- Why tasks of an entity for the module $2 are published and run, or not: live schedulers and the module's gates in their
+-- environment, live consumers and those with a function for it; and the state of its partner. Index: entities_pkey, partners_pkey, partner_states_pkey.
 WITH live AS (
   SELECT w.roles, w.facts FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
 )

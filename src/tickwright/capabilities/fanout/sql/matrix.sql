@@ -20,7 +20,7 @@ SELECT task_type, window_at, succeeded, failed, superseded, expired FROM tickwri
  WHERE window_at >= $1 AND task_type = ANY ($2::text[]) ORDER BY window_at DESC LIMIT $3;
 
 -- name: published
--- Of each module $1 and window $2 of the same place: for how many entities it was published, where PostgreSQL says who publishes; counted up
+-- Of each module $1 and window $2 of the same place: for how many entities it was published, where marks are in PostgreSQL; counted up
 -- to $3. Index: fanout_claims_pkey.
 SELECT u.task_type, u.window_at, few.entities
   FROM unnest($1::text[], $2::timestamptz[]) AS u (task_type, window_at)

@@ -1,6 +1,6 @@
 -- name: lock_entities
--- Who counts the runs of an entity does so alone, until the end of the transaction, in an order that all keep. Rows and no advisory locks, which
--- any user of the database may hold. Index: fanout_turns_pkey.
+-- Lock the counting of the entities' runs until the end of the transaction, in one order for all. Rows and no advisory locks, which any user of the
+-- database may hold. Index: fanout_turns_pkey.
 SELECT FROM tickwright.fanout_turns AS t
  WHERE t.turn = ANY (ARRAY (SELECT hashtext(u.entity_code) & 16383 FROM unnest($1::text[]) AS u (entity_code)))
  ORDER BY t.turn FOR NO KEY UPDATE;
@@ -9,7 +9,7 @@ SELECT FROM tickwright.fanout_turns AS t
 -- Claim runs for the session $1: run i is of entity $2[i], task type $3[i], of the window from second $4[i] on, and its entity may
 -- have $5[i] runs at once; no entity and task type twice. Behind lock_entities. One row per run, in order: the fence of what has
 -- begun, the seconds since its last error where that is a timeout (0 while none has succeeded since), else whether it is done; neither: busy, as is everything for a session that was lost, or that refuses claims of the number $6. $7 is the error of a timeout.
--- A claim of a session that is no more is nobody's. A fence starts at the clock, as in Redis, so that it rises over changes between the two. A window more than a minute ahead was written by a clock that had jumped and blocks nothing.
+-- A claim of a lost session counts as free. A fence starts at the clock, as in Redis, so that it rises over changes between the two. A window more than a minute ahead was written by a clock that had jumped and blocks nothing.
 -- Index: fanout_cursors_pkey, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR KEY SHARE
@@ -94,7 +94,7 @@ SELECT c.fence IS NOT NULL AS ours
  ORDER BY u.n;
 
 -- name: strays
--- Claims of the session $1 that it does not know of, because the answer was lost, are nobody's; their fences are over. Known is the run of
+-- Release claims of the session $1 that it does not know of because the answer was lost; their fences end. It knows the run of
 -- entity $2[i] and task type $3[i] at the fence $4[i]. Behind refuse_claims. Index: fanout_cursors_owner.
 WITH stray AS MATERIALIZED (
   SELECT c.entity_code, c.task_type FROM tickwright.fanout_cursors c
@@ -111,7 +111,7 @@ WITH stray AS MATERIALIZED (
 SELECT count(*) FROM back;
 
 -- name: reclaim
--- The runs of lost sessions are nobody's; their fences are over. Index: fanout_cursors_owner.
+-- Release the runs of lost sessions; their fences end. Index: fanout_cursors_owner.
 WITH lost AS MATERIALIZED (
   SELECT c.entity_code, c.task_type FROM tickwright.fanout_cursors c
    WHERE c.owner = ANY ($1::bigint[]) ORDER BY c.entity_code, c.task_type FOR NO KEY UPDATE OF c
