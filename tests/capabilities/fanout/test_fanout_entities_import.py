@@ -11,6 +11,15 @@ from kit.api import Answer, Client, RunningApi, running_api
 from kit.polling import Ground
 from kit.waiting import eventually_async
 
+SHUTTING_DOWN = """
+CREATE FUNCTION tickwright.shutting_down() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'terminating connection due to administrator command' USING ERRCODE = '57P01';
+END $$;
+CREATE TRIGGER shutting_down BEFORE UPDATE ON tickwright.audit
+  FOR EACH STATEMENT EXECUTE FUNCTION tickwright.shutting_down();
+"""
+
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[RunningApi]:
@@ -173,9 +182,9 @@ async def test_an_import_that_loses_the_database_says_how_far_it_came(api: Runni
         return len(await rows(api)) == 1_000
 
     await eventually_async(one_batch)
-    await api.pool.execute("ALTER TABLE tickwright.audit RENAME TO elsewhere")
+    await api.pool.execute(SHUTTING_DOWN)
     cut.set()
     said = (await asked).says(503, "import_interrupted").json
     assert said["committed_lines"] == 1_000
     assert len(await rows(api)) == 1_000
-    await api.pool.execute("ALTER TABLE tickwright.elsewhere RENAME TO audit")
+    await api.pool.execute("DROP FUNCTION tickwright.shutting_down() CASCADE")

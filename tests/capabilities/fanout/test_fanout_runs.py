@@ -371,7 +371,7 @@ async def test_a_claim_whose_answer_was_lost_does_not_block_its_own_process(data
             await eventually_async(lambda: gate.fetchval(WAITING, database), what="the commit waits")
             proxy.drop_replies()
             await gate.execute("SELECT pg_advisory_unlock(1, 1)")
-            with pytest.raises(Unavailable, match="not known"):
+            with pytest.raises(Unavailable, match="no answer about run claims"):
                 await asyncio.wait_for(asking, 10)
         proxy.heal()
         proxy.reset()

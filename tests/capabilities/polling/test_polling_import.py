@@ -13,6 +13,14 @@ from kit.waiting import eventually_async
 
 LINE = b'{"account_id":"a%d","partner":"dhl","external_id":"X%d"}\n'
 HEAD = b"account_id,partner,external_id,status,tracking_until\n"
+SHUTTING_DOWN = """
+CREATE FUNCTION tickwright.shutting_down() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'terminating connection due to administrator command' USING ERRCODE = '57P01';
+END $$;
+CREATE TRIGGER shutting_down BEFORE UPDATE ON tickwright.audit
+  FOR EACH STATEMENT EXECUTE FUNCTION tickwright.shutting_down();
+"""
 
 
 @pytest.fixture
@@ -196,10 +204,10 @@ async def test_an_import_that_loses_the_database_says_how_far_it_came(api: Runni
         return await count(api) == 5_000
 
     await eventually_async(one_batch)
-    await api.pool.execute("ALTER TABLE tickwright.audit RENAME TO elsewhere")
+    await api.pool.execute(SHUTTING_DOWN)
     cut.set()
     said = (await asked).says(503, "import_interrupted").json
     assert said["committed_lines"] == 5_000
-    await api.pool.execute("ALTER TABLE tickwright.elsewhere RENAME TO audit")
+    await api.pool.execute("DROP FUNCTION tickwright.shutting_down() CASCADE")
     again = (await send(api.operator, b"".join(lines))).json
     assert (again["existing"], again["created"]) == (5_000, 1_000)

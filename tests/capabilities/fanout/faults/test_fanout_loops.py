@@ -81,7 +81,7 @@ async def test_without_an_ear_the_lists_are_read_no_oftener_than_they_have_to(wo
             await eventually_async(lambda: scheduler.lists.modules, what="the first reading")
             first, read_s = scheduler.lists, monotonic()
             await eventually_async(
-                lambda: sum(log["event"] == "wakeups.failed" for log in logs) >= 4, what="three more tries"
+                lambda: sum(log["event"] == "wakeup.listen_failed" for log in logs) >= 4, what="three more tries"
             )
             assert scheduler.lists is first or monotonic() - read_s > REFRESH_WITHOUT_WAKEUPS_S
 
