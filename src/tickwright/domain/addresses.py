@@ -1,13 +1,13 @@
 """Which network addresses a callback may reach: the rule against server-side request forgery.
 
 A destination is chosen by a user, but the connection starts inside our network, where loopback,
-private services and a cloud's metadata endpoint answer without asking who calls. So the address
-that is really connected to is judged, never the name. Decided here, on plain values:
+private services and a cloud's metadata endpoint answer every caller. So the address that is
+really connected to is judged, never the name. Decided here, on plain values:
 
 * a public address is reached by TLS only (``https``, ``wss``),
 * an address of the allow list is reached by TLS and in plain text,
 * everything else is blocked, and the answer names a class (``loopback``, ``private``, …), never
-  the address, so that nobody can use us to look into a private zone of the DNS.
+  the address, so that callbacks cannot be used to explore a private zone of the DNS.
 
 Python's ``is_global`` alone would let pass NAT64 and 6to4 addresses that lead to loopback,
 multicast, and the host address of Azure; hence our own tables, from the registries of IANA.
@@ -131,7 +131,7 @@ def block_reason(address: Address) -> str | None:
     """Return the class that keeps an address from being public, or ``None`` for a public one.
 
     IPv4-mapped and well-known NAT64 addresses are judged as the IPv4 address they lead to.
-    6to4, Teredo and local NAT64 are never public: nobody can tell where their relay leads.
+    6to4, Teredo and local NAT64 are never public: it is unknown where their relay leads.
     """
     plain = _unmapped(address)
     if isinstance(plain, IPv6Address):
@@ -159,7 +159,7 @@ def refusal(address: Address, port: int, *, tls: bool, allow: AllowList) -> str 
 
 
 def refusal_unasked(literal: Address | None, port: int, *, tls: bool, allow: AllowList) -> str | None:
-    """Return what can be refused of a destination before any resolver is asked; ``literal`` where its host is one."""
+    """Return what can be refused before a name is resolved; ``literal`` is the host where it is an address."""
     if literal is not None:
         return refusal(literal, port, tls=tls, allow=allow)
     return None if tls or allow.entries else "plain_text"

@@ -87,7 +87,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 @lru_cache(4096)
 def client_of(text: str) -> str:
-    """Return what counts as one client: nobody has one address of IPv6."""
+    """Return what counts as one client; of IPv6 a whole network, since a client has many addresses."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:

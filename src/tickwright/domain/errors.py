@@ -3,10 +3,10 @@
 ::
 
     TickwrightError
-    ├─ Rejected          the caller's: change the request, then send it again
-    ├─ Contended         nobody's: somebody else was first, try again
-    ├─ Unavailable       the world's: a server is away, retry with back-off
-    └─ InvariantBroken   ours: a promise does not hold, tell us
+    ├─ Rejected          the caller's mistake: change the request, then send it again
+    ├─ Contended         another caller was first: try again
+    ├─ Unavailable       a server does not answer: retry with back-off
+    └─ InvariantBroken   our mistake: a promise does not hold, report it
 
 Each error carries a stable ``code`` (``snake_case``, part of the public contract), a
 ``message`` that says what to do, and ``retriable``. Expected outcomes such as a lost
@@ -43,7 +43,7 @@ class Rejected(TickwrightError):
 
 
 class Contended(TickwrightError):
-    """Two callers wanted the same thing. Nobody's mistake; retry after reading again."""
+    """Two callers wanted the same thing, and neither made a mistake; retry after reading again."""
 
     retriable = True
     status = 409

@@ -11,7 +11,7 @@ class LeaseTerms:
     Attributes:
         ttl: At most ten seconds by default, so that a crash is repaired in seconds.
         margin: The holder stops this long before the deadline when it could not renew.
-        at_least: Nobody else takes it for so long after it was taken, though it is given back (``lock_at_least_for``).
+        at_least: It cannot be taken again for so long after it was taken, though released (``lock_at_least_for``).
     """
 
     ttl: timedelta = timedelta(seconds=8)

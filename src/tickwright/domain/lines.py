@@ -1,4 +1,4 @@
-"""Streams of lines, however long: how they are cut, and what is said about each that was not taken."""
+"""Streams of lines, however long: how they are split, and what an import reports about rejected ones."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ class ImportResult(msgspec.Struct):
         lines: All that came, empty ones too.
         created: Things made by this call.
         existing: Lines whose key had made it before.
-        rejected: Lines that was not taken; the first 1,000 are in ``rejects``.
+        rejected: Lines that were not taken; the first 1,000 are in ``rejects``.
         committed_lines: Every line up to this one is settled for good.
     """
 
@@ -53,13 +53,13 @@ class ImportResult(msgspec.Struct):
 
 
 class LineSplitter:
-    """Cuts a stream into lines; one that is too long is dropped while it comes, not kept."""
+    """Splits a stream into lines; one that is too long is dropped while it arrives."""
 
     def __init__(self) -> None:
         self._kept, self._dropping = bytearray(), False  # of a line without its end; it grows in place
 
     def feed(self, chunk: bytes) -> Iterator[bytes | None]:
-        """Return the lines that ``chunk`` completes; ``None`` stands for one that was too long."""
+        """Return the lines that ``chunk`` completes; ``None`` for one that was too long."""
         begun, *lines = chunk.split(b"\n")
         self._keep(begun)
         if not lines:
@@ -118,11 +118,11 @@ def cells_of_row(text: str) -> list[str]:
 def csv_reader(
     read_columns: Callable[[str], tuple[str, ...]], read_row: Callable[[tuple[str, ...], list[str]], T]
 ) -> Callable[[bytes], T | None]:
-    """Return what reads lines of CSV, the first of which names the columns and stands for nothing.
+    """Return a reader of lines of CSV, the first of which names the columns.
 
     Args:
         read_columns: Checks the first line, and returns its columns.
-        read_row: Returns what the cells under those columns stand for.
+        read_row: Returns what the cells under those columns mean.
     """
     columns: tuple[str, ...] = ()
 

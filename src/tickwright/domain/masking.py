@@ -1,7 +1,7 @@
-"""What is shown of an address or a header to those who may not have it whole. Pure.
+"""Addresses and headers as viewers see them. Pure.
 
-A path, a query or the user of a URL may open a door, so the host is what is left of it. A header shows its references,
-which are names; a plain value is shown only where headers of this name never hold a secret.
+A path, a query or the user of a URL may be a secret, so only the host is shown. A header shows its references, which
+are names; a plain value is shown only where headers of this name never hold a secret.
 """
 
 import json
@@ -50,10 +50,10 @@ def masked_address(text: str) -> str:
 
 def masked_text(text: str) -> str:
     """Return a text, such as an error, with the hosts only of the URLs in it."""
-    return _IN_TEXT.sub(_masked_door, text) if _may_name_an_address(text) else text
+    return _IN_TEXT.sub(_masked_url, text) if _may_name_an_address(text) else text
 
 
-def _masked_door(found: re.Match[str]) -> str:
+def _masked_url(found: re.Match[str]) -> str:
     return f"://{MASK}" if _may_hide_a_user(found[1]) else masked_address(f"x://{unescaped(found[1])}")[1:]
 
 
@@ -146,7 +146,7 @@ def _masked_leaf(text: str, named: bool) -> str:
 
 
 def masked_http(table: Any) -> Any:
-    """Return what a partner's settings say of HTTP, without what may open a door."""
+    """Return what a partner's settings say of HTTP, without possible secrets."""
     if not isinstance(table, Mapping):
         return table
     shown = dict(table)
@@ -169,7 +169,7 @@ def _is_shown(name: str, value: Any) -> bool:
 
 
 def masked_document(document: Any) -> Any:
-    """Return what an audit row has of a task type, a partner or a message, without what may open a door."""
+    """Return what an audit row has of a task type, a partner or a message, without possible secrets."""
     if not isinstance(document, Mapping):
         return document
     addresses = _ADDRESSES | ({"subject"} if document.get("kind") == "outbox" else set())

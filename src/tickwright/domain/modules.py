@@ -15,8 +15,8 @@ MODULE_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,49}")
 def parse_modules(text: str) -> tuple[str, ...]:
     """Return the modules that ``text``, such as ``"LOCATIONS,TARIFFS"``, names: in capitals, each once, in their order.
 
-    Rows are also written by hand in SQL, so spaces, small letters, doubles and empty places are no mistake. A name that
-    no module has is returned as well: whoever asks knows which ones there are.
+    Rows are also written by hand in SQL, so spaces, small letters, doubles and empty names are no mistake. A name
+    without a module is returned as well: the caller knows which ones there are.
 
     Args:
         text: Names with commas between; may be empty.

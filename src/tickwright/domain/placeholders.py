@@ -1,6 +1,6 @@
-"""Named values in somebody's SQL: ``:country`` becomes what a driver binds; nothing is written into the text.
+"""Named values in a user's SQL: ``:country`` becomes what a driver binds; no value is written into the text.
 
-What looks like one and is none stays as it is: ``::casts``, ``:=``, slices such as ``[1:2]`` and ``[1:n]``, quoted
+What only resembles one stays as it is: ``::casts``, ``:=``, slices such as ``[1:2]`` and ``[1:n]``, quoted
 texts and names, dollar quotes, nested comments. The rule is PostgreSQL's lexer; other databases differ in comments
 only. A colon directly behind a word, a digit, a quote or a closing bracket begins no name: write a blank there.
 """
@@ -33,7 +33,7 @@ _BEGINS = frozenset({"select", "with", "values", "table", "from"})
 
 
 class Place(NamedTuple):
-    """Where ``:name`` stands: from ``start`` up to ``end``, in characters; ``tested``: ``IS NULL`` follows it."""
+    """A ``:name`` from ``start`` up to ``end``, in characters; ``tested``: ``IS NULL`` follows it."""
 
     name: str
     start: int
@@ -47,12 +47,12 @@ class Bound(NamedTuple):
     sql: str
     values: tuple[Any, ...]
     tested: frozenset[int]
-    """Numbers that are only tested for null, which says nothing of a type: PostgreSQL has to be told one."""
+    """Numbers that are only tested for null, which says nothing of a type: for PostgreSQL it has to be given."""
     moved: tuple[tuple[int, int], ...]
     """Pairs of an offset in ``sql`` and the one in the original, where a run that was not changed begins."""
 
     def original(self, offset: int) -> int:
-        """Return where the character at ``offset`` of ``sql`` stands in what was written."""
+        """Return the offset in the original of the character at ``offset`` of ``sql``."""
         here, there = max((pair for pair in self.moved if pair[0] <= offset), default=(0, 0))
         return there + offset - here
 
@@ -152,7 +152,7 @@ def placeholders(sql: str) -> frozenset[str]:
 def bind(sql: str, values: Mapping[str, Any], mark: Callable[[int], str]) -> Bound:
     """Return ``sql`` with ``mark(n)`` in the place of each name, from 1 on.
 
-    A name has one number wherever it stands, so that equal expressions stay equal, and another one before ``IS NULL``.
+    A name has one number everywhere, so that equal expressions stay equal, and another one before ``IS NULL``.
 
     Raises:
         Rejected: ``missing_value`` naming what is not among ``values``; ``invalid_sql``. Permanent.

@@ -211,7 +211,7 @@ class Recurrence:
     def between(self, after: datetime, until: datetime, newest: int) -> Missed:
         """Return what occurs behind an instant and at or before another one, however many years that is.
 
-        Series in units are counted by arithmetic; a cron looks at each day, about a microsecond each.
+        Series in units are counted by arithmetic; a cron tests each day, about a microsecond each.
 
         Args:
             after: Aware. What occurs then is not among it.

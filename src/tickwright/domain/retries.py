@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 RETRY_AFTER_MAX = timedelta(hours=1)
-"""The longest wait that a receiver's answer can ask for: it is somebody else's wish, and may be a mistake."""
+"""The longest wait that a receiver's answer can ask for: it may be a mistake."""
 
 WAIT_MAX = timedelta(days=3660)
 """The longest wait that a handler can ask for."""
@@ -77,7 +77,7 @@ def parse_retry_after(value: str | None, *, now_unix_s: int, most: timedelta) ->
 
 
 def answered_at(date: str | None, *, now_unix_s: int) -> int:
-    """Return when an answer was given, by the clock of whoever gave it; by ours where the header ``Date`` says nothing.
+    """Return when an answer was given, by the clock of its server; by ours where the header ``Date`` says nothing.
 
     A date to wait until is written by that clock, and ours may be wrong by hours.
     """

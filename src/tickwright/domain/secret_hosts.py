@@ -116,12 +116,12 @@ def destination_of(url: str) -> Destination:
 def destinations_of(document: Any) -> tuple[Destination, ...]:
     """Return every address that a document names, at any depth: URLs, and hosts below the name of an address.
 
-    ``host``, ``url``, ``uri`` and ``endpoint`` name one whatever it looks like. Below other such names and their
+    ``host``, ``url``, ``uri`` and ``endpoint`` always name one. Below other such names and their
     plurals, and in what is nested below any of them, a text with a dot, a port or a bracket is one. Where this finds
     too much, the function names the address itself: ``task.resolve(document, to=url)``.
 
     Raises:
-        Rejected: ``secret_host_unknown``: something looks like an address and cannot be read, or there is none.
+        Rejected: ``secret_host_unknown``: a text resembles an address and cannot be read, or there is none.
     """
     found = dict.fromkeys(_in_document(document, "", _Named.NO))
     if not found:

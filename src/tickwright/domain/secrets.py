@@ -39,7 +39,7 @@ Places = Iterator[tuple[int, int]]
 
 
 def spellings(secret: str) -> set[str]:
-    """Return what :func:`mask_secrets` looks for: a secret, its Base64, and both without escapes."""
+    """Return what :func:`mask_secrets` searches: a secret, its Base64, and both without escapes."""
     plain = secret.encode("utf-8", "surrogateescape")
     encoded = [encode(plain).decode() for encode in (b64encode, urlsafe_b64encode)]
     whole = {secret, *encoded, *(one.rstrip("=") for one in encoded)}
@@ -182,9 +182,9 @@ def _lookup(name: str, secrets: Secrets) -> str:
 
 
 class ResolvedSecrets:
-    """Secrets as they are looked up, and remembered, so that what is said afterwards can be cleared of them.
+    """Resolves secrets and remembers them, so that later texts can be cleared of them.
 
-    Exceptions of HTTP clients tell the request's headers and address.
+    Exceptions of HTTP clients quote the request's headers and address.
 
     Args:
         secrets: Where they are found.
@@ -192,7 +192,7 @@ class ResolvedSecrets:
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
-        self._told: set[str] = set()
+        self._found: set[str] = set()
 
     def __call__(self, name: str) -> str | None:
         """Return the secret of this name."""
@@ -201,7 +201,7 @@ class ResolvedSecrets:
     def remember(self, found: str | None) -> str | None:
         """Return ``found``, which :meth:`mask` takes out of texts from now on."""
         if found:
-            self._told |= spellings(found)
+            self._found |= spellings(found)
         return found
 
     def mask(self, text: str) -> str:
@@ -209,4 +209,4 @@ class ResolvedSecrets:
 
         One that the function has encoded in another way, such as together with a name, is not recognised.
         """
-        return mask_secrets(text, self._told)
+        return mask_secrets(text, self._found)

@@ -1,6 +1,6 @@
 """Which trackers of a wheel have to move so that the load stays level. Pure.
 
-Where a tracker stands first is the database's to say (``tickwright.place_of``). A wheel of ``interval_minutes`` has
+The database decides where a tracker is first (``tickwright.place_of``). A wheel of ``interval_minutes`` has
 that many slots of a minute and six *buckets* of ten seconds in each. A bucket is the unit of levelling: what is even
 in buckets is even in slices of five minutes.
 """
@@ -27,7 +27,7 @@ def allowed_load(mean: float) -> int:
     """Return the most that a bucket may hold before trackers are moved out of it.
 
     When a share of the trackers has ended at random, loads scatter by about half the root of their mean. Moving what is
-    beyond that moves some hundredths of all and keeps a partner level whose trackers stand on several wheels.
+    beyond that moves some hundredths of all and keeps a partner level whose trackers are on several wheels.
     """
     return ceil(mean + 0.5 * sqrt(mean))
 

@@ -1,9 +1,9 @@
-r"""JSON from strangers: what two parsers could read differently, or PostgreSQL would not keep, is refused.
+r"""Untrusted JSON: what two parsers could read differently, or PostgreSQL would not keep, is refused.
 
 Python's own parser accepts ``NaN``, lets the last of two equal keys win, turns ``1e400`` into infinity
 and keeps a lone surrogate that ``jsonb`` then refuses. Here every such text has an error with a stable
 code and the place where it is. The common body costs one pass of the C scanner with one hook per object;
-numbers, escapes and depth are looked at only when a cheap search has found something to look at.
+numbers, escapes and depth are checked only when a cheap search has found one.
 
 Codes: ``invalid_json`` (with line and column), ``duplicate_key``, ``non_finite_number``,
 ``number_out_of_range``, ``too_deep``, ``unsupported_character`` (with a JSON pointer), all 400.
@@ -44,7 +44,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise _bad("duplicate_key", f"the key {shown(name)} stands twice in one object", key=shown(name)[1:-1])
+                raise _bad("duplicate_key", f"the key {shown(name)} occurs twice in one object", key=shown(name)[1:-1])
             seen.add(name)
     return made
 

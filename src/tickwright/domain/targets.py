@@ -215,7 +215,7 @@ def _host(text: str) -> tuple[str, IPv4Address | None]:
     if not all(_LABEL.fullmatch(label) for label in labels):
         raise _invalid(
             "a host is made of letters, digits, hyphens and single dots, without a dot at its end; "
-            "an IPv6 address stands in brackets"
+            "an IPv6 address is written in brackets"
         )
     if not _NUMBER_LABEL.fullmatch(labels[-1]):
         return text, None
@@ -232,7 +232,7 @@ def _ipv6(text: str) -> IPv6Address:
     try:
         address = IPv6Address(text)
     except AddressValueError:
-        raise _invalid("what stands in brackets is not an IPv6 address") from None
+        raise _invalid("what is in brackets is not an IPv6 address") from None
     if address.scope_id is not None:
         raise _invalid("an IPv6 address with a zone (%…) means something else on every machine")
     return address

@@ -1,7 +1,7 @@
 """The `traceparent` of W3C Trace Context: which trace a thing belongs to, and which span it came from. Pure.
 
-It comes from strangers (a header, a column that users write), and a trace is nobody's right: what is malformed is
-ignored, as the standard demands, and costs nobody a job.
+It is untrusted input (a header, a column that users write). What is malformed is ignored, as the standard demands, and
+fails no job.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Words that are read one by one from JSON, TOML or keyword arguments, so that every mistake is named at once.
+"""Fields that are read one by one from JSON, TOML or keyword arguments, so that every mistake is reported at once.
 
-A reader takes one value and returns what it means, or raises ``Rejected`` with the remedy. Which words there are, each
-kind of thing says for itself.
+A reader takes one value and returns what it means, or raises ``Rejected`` with the remedy. The fields are those of each
+kind of document.
 """
 
 import difflib
@@ -65,7 +65,7 @@ def lasting(low: timedelta, high: timedelta) -> Reader:
 
 
 def one_of(*allowed: str) -> Reader:
-    """Return a reader of one of a few words."""
+    """Return a reader of one of a few texts."""
 
     def read(value: Any) -> str:
         if value not in allowed:

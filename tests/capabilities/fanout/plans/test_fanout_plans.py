@@ -7,7 +7,7 @@ import pytest
 
 from kit.fix_plans import Planner
 from tickwright.capabilities.fanout.consumer import runs_store
-from tickwright.capabilities.fanout.scheduler import publish_marks as marks_store
+from tickwright.capabilities.fanout.scheduler import publish_marks
 
 FILL = """
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
@@ -35,7 +35,7 @@ def entities(module_url: str) -> Iterator[Planner]:
     planner.run(FILL)
     for table in TABLES:
         planner.run(f"ANALYZE tickwright.{table}")
-    for store in (marks_store, runs_store):
+    for store in (publish_marks, runs_store):
         for name, sql in store._SQL.items():
             planner.prepare(f"{store.__name__.rpartition('.')[2]}_{name}", sql)
     yield planner
@@ -46,7 +46,7 @@ def entities(module_url: str) -> Iterator[Planner]:
 def test_marks_are_found_by_their_key(entities: Planner, name: str) -> None:
     """About ten pages per place, with its cursor."""
     lease = [timedelta(seconds=10)] if name == "claim" else []
-    plan = entities.explain(f"marks_store_{name}", CODES, TYPES, WINDOWS, "t", *lease)
+    plan = entities.explain(f"publish_marks_{name}", CODES, TYPES, WINDOWS, "t", *lease)
     assert plan.scans_of("fanout_claims") <= CLAIMS, plan.text
     assert plan.scans_of("fanout_cursors") == (CURSORS if name == "claim" else set()), plan.text
     assert plan.blocks < 20 * len(CODES), plan.text
