@@ -32,6 +32,11 @@ class RetryPolicy:
     factor: float = 2.0
     cap: timedelta = timedelta(hours=1)
 
+    def ceiling_s(self, attempt: int) -> float:
+        """Return the longest wait in seconds after failed attempt number ``attempt``: for waits without full jitter."""
+        exponent = min(max(attempt - 1, 0), 64)
+        return min(self.base.total_seconds() * self.factor**exponent, self.cap.total_seconds())
+
     def delay(self, attempt: int, unit: float, retry_after: timedelta | None = None) -> timedelta:
         """Return how long to wait after failed attempt number ``attempt``.
 
@@ -44,9 +49,7 @@ class RetryPolicy:
             RTY-1: never below 100 ms, so a failing job is never a hot loop.
             RTY-2: never below ``retry_after``, which itself counts at most 3660 days.
         """
-        exponent = min(max(attempt - 1, 0), 64)
-        ceiling_s = min(self.base.total_seconds() * self.factor**exponent, self.cap.total_seconds())
-        jittered = timedelta(seconds=ceiling_s * unit)
+        jittered = timedelta(seconds=self.ceiling_s(attempt) * unit)
         asked = min(retry_after or timedelta(), WAIT_MAX)
         return max(jittered, asked, DELAY_MIN)
 

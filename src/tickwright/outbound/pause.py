@@ -1,18 +1,17 @@
-"""The pause after a failed connection: doubling, with jitter, so that nobody hammers a dead server."""
+"""The pause after a failed connection: doubling, with jitter, so that no client hammers a dead server."""
 
 from datetime import timedelta
 
+from tickwright.domain.retries import RetryPolicy
 from tickwright.ports.ids import monotonic, random_unit
 
-PAUSE_FIRST_S = 0.1
-PAUSE_MAX_S = 10.0
-_DOUBLINGS_MAX = 10
+PAUSE = RetryPolicy(base=timedelta(seconds=0.1), cap=timedelta(seconds=10))
 
 
 class Pause:
     """Says whether a new attempt to connect may start now.
 
-    The pause after the n-th failure in a row is between half and all of ``0.1 s * 2**n``, at most
+    The pause after the n-th failure in a row is between half and all of ``0.1 s * 2**(n - 1)``, at most
     10 seconds. A success forgets the failures.
     """
 
@@ -27,9 +26,8 @@ class Pause:
 
     def failed(self) -> None:
         """Start the next, longer pause."""
-        longest_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self._failures)
-        self._failures = min(self._failures + 1, _DOUBLINGS_MAX)
-        self._until_s = monotonic() + longest_s * (0.5 + random_unit() / 2)
+        self._failures += 1
+        self._until_s = monotonic() + PAUSE.ceiling_s(self._failures) * (0.5 + random_unit() / 2)
 
     def succeeded(self) -> None:
         """Forget the failures."""

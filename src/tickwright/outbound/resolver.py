@@ -10,12 +10,14 @@ import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from ipaddress import ip_address
 from typing import NamedTuple, TypeAlias
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tickwright.domain.addresses import AllowList, refusal_of_all
+from tickwright.domain.retries import RetryPolicy
 from tickwright.ports.ids import monotonic
 
 # Look-ups of names in threads, so that slow names hold up no healthy one.
@@ -44,8 +46,7 @@ SLOW_AFTER_S = 1.0
 CLASS_SLOTS = 8
 OVERDUE_MAX = 40
 NAMES_KEPT_MAX = 10_000
-_SLOW_FOR_S = 15.0
-_DOUBLINGS_MAX = 6
+_SLOW_FOR = RetryPolicy(base=timedelta(seconds=15), cap=timedelta(seconds=960))
 
 Found: TypeAlias = list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[object, ...]]]
 Key: TypeAlias = tuple[str, socket.AddressFamily]
@@ -134,7 +135,7 @@ class Lookups:
 
     def _remember(self, key: Key, *, in_time: bool) -> None:
         slow = 0 if in_time else self._seen.get(key, _Seen()).slow + 1
-        until_s = monotonic() + _SLOW_FOR_S * 2 ** min(slow - 1, _DOUBLINGS_MAX) if slow else 0.0
+        until_s = monotonic() + _SLOW_FOR.ceiling_s(slow) if slow else 0.0
         self._seen[key] = _Seen(slow, until_s)
         self._seen.move_to_end(key)
         if len(self._seen) > NAMES_KEPT_MAX:

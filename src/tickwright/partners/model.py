@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
+from tickwright.domain.retries import RetryPolicy
 from tickwright.partners.quiet import DAY_S, open_seconds_max, quiet_next, quiet_until
 from tickwright.partners.settings import PartnerSettings
 
@@ -40,7 +41,6 @@ from tickwright.partners.settings import PartnerSettings
 # one again.
 
 BreakerState = Literal["closed", "open", "half_open"]
-DOUBLINGS_MAX = 40
 
 
 class BreakerEvent(Enum):
@@ -125,9 +125,7 @@ def advance(shared: SharedState, event: BreakerEvent, settings: PartnerSettings,
     if state != "open":
         return fresh
     terms = settings.breaker
-    pause_s = min(
-        terms.open.total_seconds() * 2.0 ** min(shared.opened_times, DOUBLINGS_MAX), terms.open_max.total_seconds()
-    )
+    pause_s = RetryPolicy(terms.open, cap=terms.open_max).ceiling_s(shared.opened_times + 1)
     return replace(fresh, opened_times=shared.opened_times + 1, open_until_s=now_s + pause_s)
 
 

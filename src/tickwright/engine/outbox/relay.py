@@ -54,8 +54,7 @@ LEASE = "relay:outbox"
 CHANNEL = "tickwright_outbox"
 WAKEUP_LOCK = (7313, 3)
 POLL_S = 1.0
-NAP_S = 0.01
-NAP_MAX_S = 0.25
+NAP = RetryPolicy(base=timedelta(seconds=0.02), cap=timedelta(seconds=0.25))
 LANES_MAX = 200
 TRIES_MAX = 100
 FAILING_LANES_MAX = 10_000
@@ -192,7 +191,7 @@ class OutboxRelay:
                 after[room] = claimed.next_lane
                 await self._dispatch(lease, claimed.rows)
                 if not claimed.rows and after[room] == LANE_MIN:
-                    await (self._rest() if room else self._service.rest(NAP_MAX_S))
+                    await (self._rest() if room else self._service.rest(NAP.cap.total_seconds()))
             await self._finish()
         finally:
             await self._abandon()
@@ -265,7 +264,7 @@ class OutboxRelay:
             armed = await self.wakeup.arm()
             if armed == "refused":  # somebody inserts right now, or keeps a transaction open: awake, but less and less
                 self._naps += 1
-                await self._nap(min(NAP_MAX_S, NAP_S * 2 ** min(self._naps, 8)))
+                await self._nap(NAP.ceiling_s(self._naps))
             if armed != "kept":
                 return
         now = monotonic()

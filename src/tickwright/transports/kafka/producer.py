@@ -9,12 +9,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from threading import Event, Thread
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
+from tickwright.domain.retries import RetryPolicy
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
@@ -140,7 +142,7 @@ class Shares:
 
 ASK_TIMEOUT_S = 5.0
 MESSAGE_TIMEOUT_MS = 30_000
-RENEW_S, RENEW_MAX_S = 30.0, 600.0
+RENEW = RetryPolicy(base=timedelta(seconds=30), cap=timedelta(seconds=600))
 CLOSE_TIMEOUT_S = 2.0
 POLL_S = 0.1
 WAITING_MAX = 10_000
@@ -356,7 +358,7 @@ class Silences:
             return False
         if len(self._tries) >= PARTITIONS_MAX:
             self._tries.clear()
-        self._tries[place] = tries + 1, now_s + min(RENEW_MAX_S, RENEW_S * 2 ** min(tries, 5))
+        self._tries[place] = tries + 1, now_s + RENEW.ceiling_s(tries + 1)
         return True
 
 
