@@ -13,8 +13,9 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.engine.leased_loop import LeasedRounds
 from tickwright.engine.leases import Lease, LeasedService, Leases
-from tickwright.engine.retention import Upkeep
+from tickwright.engine.retention import engine_retention
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.service import Service
 from tickwright.process.health import HealthServer
@@ -69,7 +70,7 @@ MAKERS: dict[str, Callable[[RelayWorld], Service]] = {
     "leased": leased,
     "relay": lambda world: world.relay(),
     "alerting": lambda world: Alerting(Leases(world.pool, owner="s"), every=timedelta(milliseconds=20)),
-    "upkeep": lambda world: Upkeep(Leases(world.pool, owner="s")),
+    "upkeep": lambda world: LeasedRounds("upkeep", Leases(world.pool, owner="s"), engine_retention().round),
     "health": health,
     "overview": lambda world: Snapshots(world.pool, version="0"),
     "jobs": jobs,

@@ -5,9 +5,11 @@ import pytest
 
 from kit.contexts import started
 from kit.leases import LONG
+from tickwright.capabilities.jobs.retention import JobRetention
+from tickwright.capabilities.operations.retention import operations_retention
 from tickwright.engine import retention as module
 from tickwright.engine.leases import Lease, Leases
-from tickwright.engine.retention import Upkeep
+from tickwright.engine.retention import RetentionRounds, engine_retention
 from tickwright.plugin.settings import Settings
 
 DAYS = "SELECT count(*) FROM pg_class WHERE relname ~ '^scheduled_tasks_[0-9]{8}$'"
@@ -23,12 +25,12 @@ async def lease(pool: asyncpg.Pool) -> Lease:
 
 
 @pytest.fixture
-def upkeep(pool: asyncpg.Pool) -> Upkeep:
+def upkeep() -> RetentionRounds:
     """Upkeep that is not started; the tests run single rounds."""
-    return Upkeep(Leases(pool, owner="test"))
+    return RetentionRounds([JobRetention(), engine_retention(), operations_retention()])
 
 
-async def test_tables_are_there_before_their_day(pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep) -> None:
+async def test_tables_are_there_before_their_day(pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds) -> None:
     """Today and three days more, and a second round changes nothing."""
     await upkeep.round(lease)
     await upkeep.round(lease)
@@ -36,7 +38,7 @@ async def test_tables_are_there_before_their_day(pool: asyncpg.Pool, lease: Leas
 
 
 async def test_an_old_day_goes_and_one_that_is_read_goes_later(
-    pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep, database_url: str
+    pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds, database_url: str
 ) -> None:
     """Retention drops whole days; a reader is never blocked by it, nor does it queue others behind a lock."""
     await pool.execute("SELECT tickwright.ensure_history('2020-01-01Z')")
@@ -53,7 +55,7 @@ async def test_an_old_day_goes_and_one_that_is_read_goes_later(
 
 
 async def test_old_dead_letters_keys_workers_and_alerts_go_in_batches_and_new_ones_stay(
-    pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than one batch of each; what is young, or belongs to a live job, is kept."""
     monkeypatch.setattr(module, "BATCH", 10)
@@ -101,7 +103,7 @@ async def test_old_dead_letters_keys_workers_and_alerts_go_in_batches_and_new_on
 
 
 async def test_an_old_dead_letter_that_is_locked_ends_no_round(
-    pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep, database_url: str
+    pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds, database_url: str
 ) -> None:
     """The others are deleted, and this one in a later round."""
     await pool.execute(
@@ -120,7 +122,7 @@ async def test_an_old_dead_letter_that_is_locked_ends_no_round(
 
 
 async def test_a_job_that_a_foreign_worker_left_behind_comes_back(
-    pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep
+    pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds
 ) -> None:
     """Five minutes in processing without an owner: pending again, the attempt counted; failed at the last one."""
     await pool.execute(
@@ -158,7 +160,9 @@ async def test_a_job_that_a_foreign_worker_left_behind_comes_back(
     assert await pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks_dead") == 1
 
 
-async def test_upkeep_without_the_lease_changes_nothing(pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep) -> None:
+async def test_upkeep_without_the_lease_changes_nothing(
+    pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds
+) -> None:
     """An overtaken scheduler neither drops nor deletes."""
     await pool.execute("SELECT tickwright.ensure_history('2020-01-01Z')")
     await Leases(pool, owner="operator").break_lease("upkeep")
@@ -177,7 +181,7 @@ async def test_the_setting_says_how_long_a_stuck_job_may_stand(pool: asyncpg.Poo
     for stuck_after, status in (("1h", "processing"), ("5m", "pending")):
         settings = Settings(stuck_after=stuck_after)
         async with started(pool, settings, "scheduler") as context:
-            [upkeep] = [loop for loop in context.leased if isinstance(loop, Upkeep)]
-            await upkeep.round(lease)
+            assert "upkeep" in {loop.name for loop in context.leased}
+            await RetentionRounds(context.retention).round(lease)
         sql = "SELECT status FROM tickwright.scheduled_tasks WHERE id = $1"
         assert await pool.fetchval(sql, job_id) == status

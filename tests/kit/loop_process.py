@@ -12,28 +12,26 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kit.wheels import NEWS
+from tickwright.capabilities.jobs.retention import JobRetention
 from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leased_loop import LeasedRounds
 from tickwright.engine.leases import Leases
-from tickwright.engine.retention import Upkeep, UpkeepTerms
 from tickwright.store.pool import open_pool
-
-UPKEEP = UpkeepTerms(every=timedelta(seconds=0.2))
 
 
 async def main(url: str, loop: str, lease_s: float) -> None:
     """Run it until killed."""
     terms = LeaseTerms(ttl=timedelta(seconds=lease_s), margin=timedelta(seconds=lease_s / 5))
     leases = Leases(await open_pool(url, max_size=4), owner=f"child:{os.getpid()}", terms=terms)
-    if loop == "upkeep":
-        await Upkeep(leases, UPKEEP, lease_terms=terms).run()
-        return
-    round_ = {"registrar": Registrar().round, "corrector": Corrector(NEWS).round, "freshness": FreshnessJudge().round}[
-        loop
-    ]
-    await LeasedRounds(loop, leases, round_, terms=terms, rest_max_s=0.2).run()
+    rounds = {
+        "registrar": Registrar().round,
+        "corrector": Corrector(NEWS).round,
+        "freshness": FreshnessJudge().round,
+        "upkeep": JobRetention().round,
+    }
+    await LeasedRounds(loop, leases, rounds[loop], terms=terms, rest_max_s=0.2).run()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ REPEATED = frozenset(
         "relay.claim_failed",
         "relay.mark_delayed",
         "session.renewal_failed",
-        "upkeep.round_failed",
+        "rounds.failed",
     }
 )
 """What loops log with every try that fails, handlers with every attempt, and requests whenever a stranger likes."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tickwright.engine.leases import LeasedService
+from tickwright.engine.retention import Retention
 from tickwright.observe.metrics import Source
 from tickwright.plugin.registrations import Registrations
 from tickwright.plugin.settings import Settings
@@ -81,6 +82,7 @@ class Context:
         facts: What the process says of itself with each heartbeat, by name; a function is called for its value.
         services: Run by the process, started in this order.
         leased: Loops that one process at a time runs; started behind ``services``.
+        retention: Rules of the lease ``upkeep``, which one process at a time applies.
         sources: Of metrics, and of the counters in the heartbeat.
     """
 
@@ -94,6 +96,7 @@ class Context:
     facts: dict[str, Any] = field(default_factory=dict)
     services: list[Service] = field(default_factory=list)
     leased: list[LeasedService] = field(default_factory=list)
+    retention: list[Retention] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
 
     def tables(self, kind: str) -> Mapping[str, Any]:
@@ -107,6 +110,10 @@ class Context:
     def run_leased(self, *loops: LeasedService) -> None:
         """Add loops that one process at a time runs."""
         self.leased += loops
+
+    def retain(self, *rules: Retention) -> None:
+        """Add rules of what is deleted when it is old."""
+        self.retention += rules
 
     def count(self, *sources: Source) -> None:
         """Add sources of metrics."""

@@ -1,6 +1,7 @@
 """The plugin of one-shot jobs."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ from pydantic import Field
 
 from tickwright.plugin import Context, Plugin, SettingsPart
 from tickwright.plugin.contract import CONFIG_FILE, FastRoute, ReadTable
+from tickwright.plugin.settings import Duration
 from tickwright.ports.broker import Brokers, TargetCheck
 from tickwright.ports.caller import Caller
 
@@ -23,12 +25,14 @@ _log = structlog.get_logger("tickwright.jobs")
 
 
 class JobSettings(SettingsPart):
-    """Of workers.
+    """Of workers, and of the retention of jobs.
 
     Attributes:
+        stuck_after: A job that was set to ``processing`` by hand is released when it was not touched for so long.
         threads: Synchronous handlers that one worker runs at once, 1 to 1,000.
     """
 
+    stuck_after: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(days=7))] = timedelta(minutes=5)
     threads: Annotated[int, Field(ge=1, le=1000)] = 32
 
 
@@ -81,7 +85,11 @@ class JobsPlugin(Plugin):
         return () if WORKER in context.roles else (ClaimStore(context.pool).reclaim_for_others,)
 
     async def start(self, context: Context) -> None:
-        """Add the worker."""
+        """Add the worker, and the retention of jobs to the scheduler's."""
+        if "scheduler" in context.roles:
+            from tickwright.capabilities.jobs.retention import JobRetention
+
+            context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
         if WORKER not in context.roles:
             return
         from tickwright.capabilities.jobs.handlers import HandlerRegistry

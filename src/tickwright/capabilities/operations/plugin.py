@@ -1,14 +1,12 @@
 """The plugin of operations: keys, audit trail, workers, leases, the outbox, alerts and the overview."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from tickwright import __version__
 from tickwright.plugin import Context, Plugin, SettingsPart
-from tickwright.plugin.settings import Duration
 from tickwright.ports.broker import Brokers, TargetCheck
 
 if TYPE_CHECKING:
@@ -18,14 +16,12 @@ if TYPE_CHECKING:
 
 
 class OperationsSettings(SettingsPart):
-    """Of the scheduler's retention and of the overview.
+    """Of the overview.
 
     Attributes:
-        stuck_after: A job that was set to ``processing`` by hand is released when it was not touched for so long.
         streams_per_key: Streams of the overview that one API key may have open in a process, 1 to 200.
     """
 
-    stuck_after: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(days=7))] = timedelta(minutes=5)
     streams_per_key: Annotated[int, Field(ge=1, le=200)] = 40
 
 
@@ -64,10 +60,14 @@ class OperationsPlugin(Plugin):
         leases = ports.get(Leases)
         context.run_leased(Alerting(leases))
         if "scheduler" in context.roles:
-            from tickwright.engine.retention import Upkeep, UpkeepTerms
+            from tickwright.capabilities.operations.retention import operations_retention
+            from tickwright.engine.leased_loop import LeasedRounds
+            from tickwright.engine.retention import EVERY, LEASE, TERMS, RetentionRounds, engine_retention
 
-            stuck_after = context.settings.part(OperationsSettings).stuck_after
-            context.run_leased(Upkeep(leases, UpkeepTerms(stuck_after=stuck_after)))
+            context.retain(engine_retention(), operations_retention())
+            rounds = RetentionRounds(context.retention)
+            rest_max_s = EVERY.total_seconds()
+            context.run_leased(LeasedRounds(LEASE, leases, rounds.round, terms=TERMS, rest_max_s=rest_max_s))
         if "relay" in context.roles:
             from tickwright.engine.outbox.relay import OutboxRelay, relay_source
 

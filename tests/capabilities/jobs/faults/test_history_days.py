@@ -17,10 +17,10 @@ from kit.mutants import mutate
 from kit.servers import PostgresServer, started
 from kit.waiting import eventually_async
 from tickwright import Job
+from tickwright.capabilities.jobs import retention as upkeep_module
+from tickwright.capabilities.jobs.retention import SQL, JobRetention
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
-from tickwright.engine import retention as upkeep_module
 from tickwright.engine.leases import Leases
-from tickwright.engine.retention import SQL, Upkeep
 from tickwright.ports import ids
 from tickwright.store.migrate import migrate
 
@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerClock]:
 async def _upkeep(pool: Any) -> None:
     lease = await Leases(pool, owner="test", terms=LONG).take("upkeep")
     assert lease is not None
-    await Upkeep(Leases(pool, owner="test")).round(lease)
+    await JobRetention().round(lease)
     await lease.release()
 
 
@@ -155,7 +155,7 @@ async def test_what_a_worker_writes_into_a_day_that_is_being_dropped_is_kept(
     monkeypatch.setattr(upkeep_module, "LOCK_WAIT_MS", 60_000)
     await pool.execute("SELECT tickwright.ensure_history('2020-01-01Z')")
     writer = await asyncpg.connect(database_url)
-    upkeep = Upkeep(Leases(pool, owner="test"))
+    upkeep = JobRetention()
     async with pool.acquire() as connection:
         transaction = writer.transaction()
         await transaction.start()

@@ -11,8 +11,8 @@ from kit.engine import Engine, policy, running_engine
 from kit.leases import LONG
 from kit.waiting import eventually_async
 from tickwright import Fail, Job
+from tickwright.capabilities.jobs.retention import JobRetention
 from tickwright.engine.leases import Leases
-from tickwright.engine.retention import Upkeep
 
 ONCE = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) VALUES (now(), $2, $1)
@@ -28,7 +28,7 @@ ENDS = ["completed", "failed", "cancelled", "forgotten"]
 async def _upkeep(pool: Any) -> None:
     lease = await Leases(pool, owner="test", terms=LONG).take("upkeep")
     assert lease is not None
-    await Upkeep(Leases(pool, owner="test")).round(lease)
+    await JobRetention().round(lease)
     await lease.release()
 
 

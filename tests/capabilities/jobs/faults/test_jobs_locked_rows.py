@@ -16,11 +16,11 @@ from kit.fix_app_roles import AppRole
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Job
+from tickwright.capabilities.jobs import retention as upkeep
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker import claims as claims_store
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.result_writer import ResultWriter
-from tickwright.engine import retention as upkeep
 from tickwright.store.pool import Pool, open_pool
 
 LEFT = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE task_type = $1"

@@ -11,7 +11,7 @@ from kit.engine import Engine, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright import Fail, Job
 from tickwright.capabilities.jobs.admin import search
-from tickwright.engine.retention import SQL
+from tickwright.capabilities.jobs.retention import SQL
 
 ONCE = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) VALUES (now(), $2, $1)

@@ -1,0 +1,97 @@
+"""Retention of jobs: history tables ahead of their day, old days and dead letters, idempotency keys, stuck jobs.
+
+Nothing waits in front of traffic: a table that a session reads is dropped in a later round.
+"""
+
+from datetime import timedelta
+
+import asyncpg
+import structlog
+
+from tickwright.engine.retention import BATCH, Retention
+from tickwright.ports.lease import HeldLease
+from tickwright.store.pool import Connection
+from tickwright.store.queries import load, with_lanes
+
+SQL = with_lanes(load("tickwright.capabilities.jobs.sql", "upkeep.sql"))
+DAYS_AHEAD = 3
+LOCK_WAIT_MS = 200
+
+_log = structlog.get_logger("tickwright.upkeep")
+
+
+class JobRetention(Retention):
+    """The rules of jobs; see :class:`tickwright.engine.retention.Retention`.
+
+    Args:
+        history: Finished jobs; whole days are dropped, where no job in them finished later.
+        dead_letters: Of jobs.
+        keys: Idempotency keys of jobs that have ended.
+        stuck_after: A job in processing without an owner that was not touched for so long goes back.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: timedelta = timedelta(seconds=30),
+        history: timedelta = timedelta(days=7),
+        dead_letters: timedelta = timedelta(days=30),
+        keys: timedelta = timedelta(days=7),
+        stuck_after: timedelta = timedelta(minutes=5),
+    ) -> None:
+        super().__init__(SQL, every=every)
+        self._history, self._dead_letters, self._keys, self._stuck_after = history, dead_letters, keys, stuck_after
+        self._days_kept: set[str] = set()
+
+    async def round(self, lease: HeldLease) -> float:
+        """Do everything once; return in how many seconds to come again, 0 where more is left."""
+        await self._make_days(lease)
+        await self._return_stuck(lease)
+        await self._drop_days(lease)
+        more = [
+            await self.delete_old(lease, "delete_dead_jobs", self._dead_letters),
+            await self.delete_old(lease, "delete_keys", self._keys),
+        ]
+        return 0.0 if any(more) else self.every.total_seconds()
+
+    async def _make_days(self, lease: HeldLease) -> None:
+        async with lease.transaction() as connection:
+            if connection is None:
+                return
+            for ahead in range(DAYS_AHEAD + 1):
+                await connection.execute(SQL["ensure_day"], ahead)
+
+    async def _return_stuck(self, lease: HeldLease) -> None:
+        rows = await self.fetch(lease, "return_stuck", self._stuck_after, BATCH)
+        if rows:
+            self.counts["return_stuck"] += len(rows)
+            _log.warning("upkeep.stuck_returned", jobs=len(rows), failed=sum(row["status"] == "failed" for row in rows))
+
+    async def _drop_days(self, lease: HeldLease) -> None:
+        for row in await self.fetch(lease, "old_days", self._history):
+            name = row["relname"]
+            try:
+                async with lease.transaction() as connection:
+                    if connection is None:
+                        return
+                    dropped = await self._drop_day(connection, name)
+            except asyncpg.LockNotAvailableError:
+                _log.info("upkeep.day_in_use", table=name, advice="tried again in the next round")
+            else:
+                if dropped:
+                    self.counts["days_dropped"] += 1
+                    _log.info("upkeep.day_dropped", table=name)
+
+    async def _drop_day(self, connection: Connection, name: str) -> bool:
+        """Drop a history table, unless a job in it finished within the time that history is kept."""
+        in_use = SQL["is_day_in_use"].format(name=name)
+        if not await connection.fetchval(in_use, self._history):
+            await connection.execute(SQL["bound_lock"], str(LOCK_WAIT_MS))
+            await connection.execute(SQL["lock_day"].format(name=name))
+            if not await connection.fetchval(in_use, self._history):
+                await connection.execute(SQL["drop_day"].format(name=name))
+                return True
+        if name not in self._days_kept:
+            self._days_kept.add(name)
+            _log.warning("upkeep.day_kept", table=name, reason="a job that finished later is in it")
+        return False

@@ -1,0 +1,72 @@
+-- name: ensure_day
+-- Make the history table of a day, $1 days from today. An insert into a missing table would fail.
+SELECT tickwright.ensure_history(clock_timestamp() + make_interval(days => $1));
+
+-- name: old_days
+-- History tables whose day ended longer than $1 ago.
+SELECT c.relname
+  FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+ WHERE i.inhparent = 'tickwright.scheduled_tasks'::regclass AND c.relname ~ '^scheduled_tasks_[0-9]{8}$'
+   AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 < (clock_timestamp() - $1::interval) AT TIME ZONE 'UTC'
+ ORDER BY c.relname;
+
+-- name: bound_lock
+-- Give way to traffic: a lock that is not free within $1 is tried again in the next round.
+SELECT set_config('lock_timeout', $1, true);
+
+-- name: is_day_in_use
+-- Whether a job in a history table finished less than $1 ago: a worker whose clock was late, or of a release before this one, wrote it there. {name} comes
+-- from old_days. No scan of the day: the jobs with the highest ids (the primary key) and the last thousand pages, where new rows are.
+SELECT EXISTS (SELECT FROM (SELECT completed_at FROM ONLY tickwright.{name} ORDER BY id DESC LIMIT 1000) AS highest
+                WHERE completed_at > clock_timestamp() - $1::interval)
+    OR EXISTS (SELECT FROM ONLY tickwright.{name}
+                WHERE ctid >= (SELECT format('(%s,0)', greatest(pg_relation_size('tickwright.{name}') / current_setting('block_size')::bigint - 1000, 0))::tid)
+                  AND completed_at > clock_timestamp() - $1::interval);
+
+-- name: lock_day
+-- Lock a history table against readers and writers: what is checked behind this is what is dropped.
+LOCK TABLE tickwright.{name} IN ACCESS EXCLUSIVE MODE;
+
+-- name: drop_day
+-- Drop a history table; {name} comes from old_days.
+DROP TABLE tickwright.{name};
+
+-- name: delete_dead_jobs
+-- Delete at most $2 dead letters that failed longer than $1 ago, except those that another session has locked. Index: scheduled_tasks_dead_at.
+DELETE FROM tickwright.scheduled_tasks_dead
+ WHERE id = ANY (ARRAY (SELECT id FROM tickwright.scheduled_tasks_dead
+                         WHERE completed_at < clock_timestamp() - $1::interval ORDER BY completed_at LIMIT $2
+                           FOR UPDATE SKIP LOCKED));
+
+-- name: delete_keys
+-- Forget at most $2 idempotency keys whose job ended longer than $1 ago: their age counts from the end of the job, except that an end within an hour of the
+-- last age leaves it. Index: job_keys_age, then scheduled_tasks_pkey.
+DELETE FROM tickwright.job_keys
+ WHERE key = ANY (ARRAY (SELECT k.key FROM tickwright.job_keys k
+                          WHERE k.created_at < clock_timestamp() - $1::interval - interval '1 hour'
+                            AND NOT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t WHERE t.id = k.job_id)
+                          ORDER BY k.created_at LIMIT $2))
+   AND created_at < clock_timestamp() - $1::interval - interval '1 hour';
+
+-- name: return_stuck
+-- Jobs that a worker of a user set to processing, without a lease, and has not touched for $1: back to pending, the attempt counted; failed when it was
+-- the last. So are jobs of lost sessions whose rows were locked when these were reclaimed; their claims have counted the attempt, unless it is a last
+-- one that did not begin. $2 at most. Index: scheduled_tasks_due, the due range of each lane.
+WITH RECURSIVE {lane}, {claimable}, stuck AS MATERIALIZED (
+  SELECT s.id, s.counted
+    FROM claimable AS lane CROSS JOIN LATERAL (
+      SELECT t.id, CASE WHEN t.owner IS NULL THEN 1 WHEN t.started_at IS NULL THEN -1 ELSE 0 END AS counted FROM ONLY tickwright.scheduled_tasks t
+       WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+         AND coalesce(t.retry_at, t.execute_at) <= now()
+         AND t.status = 'processing' AND t.updated_at < clock_timestamp() - $1::interval
+         AND NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.id = t.owner AND w.lost_at IS NULL)
+       ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $2 FOR UPDATE SKIP LOCKED) AS s
+   LIMIT $2
+)
+UPDATE ONLY tickwright.scheduled_tasks t
+   SET status = CASE WHEN t.attempts + stuck.counted >= t.max_attempts THEN 'failed' ELSE 'pending' END,
+       attempts = t.attempts + stuck.counted, fence = greatest(t.fence, t.attempts + 1), owner = NULL, updated_at = clock_timestamp(),
+       error_message = CASE WHEN t.owner IS NULL THEN 'stuck: set to processing without an owner and not touched since'
+                            ELSE 'lost: its worker stopped without releasing it' END
+  FROM stuck WHERE t.id = stuck.id AND t.id = ANY (ARRAY (SELECT id FROM stuck)) AND t.status = 'processing'
+RETURNING t.id, t.status;

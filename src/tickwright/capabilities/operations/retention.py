@@ -1,0 +1,12 @@
+"""Retention of operations: alerts that are resolved, and browsers' sessions that have ended."""
+
+from datetime import timedelta
+
+from tickwright.engine.retention import Retention, RetentionRule
+from tickwright.store.queries import load
+
+
+def operations_retention(*, alerts: timedelta = timedelta(days=30), sessions: timedelta = timedelta()) -> Retention:
+    """Return what deletes resolved alerts and ended sessions after these times."""
+    rules = [RetentionRule("delete_alerts", alerts), RetentionRule("delete_sessions", sessions)]
+    return Retention(load("tickwright.capabilities.operations.sql", "upkeep.sql"), rules)
