@@ -149,7 +149,7 @@ async def test_the_suite_notices_a_message_whose_work_does_not_begin(
     database_url: str, rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task as asyncio makes it."""
-    monkeypatch.setattr(fanout_consumer, "begins", lambda work: work)
+    monkeypatch.setattr(fanout_consumer, "cancel_safe", lambda work: work)
     with pytest.raises(AssertionError, match="_handle begins again"):
         await check_a_message_comes_again(database_url, rabbit_server.url)
 
@@ -158,6 +158,6 @@ async def test_the_suite_notices_a_poll_whose_work_does_not_begin(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task as asyncio makes it."""
-    monkeypatch.setattr(consumer_desk, "begins", lambda work: work)
+    monkeypatch.setattr(consumer_desk, "cancel_safe", lambda work: work)
     with pytest.raises(AssertionError, match="_poll begins again"):
         await check_a_poll_leaves_the_permit(database_url)

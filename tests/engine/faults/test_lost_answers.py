@@ -40,14 +40,21 @@ from tickwright.engine.outbox.table import Verdicts
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.fanout import TIMED_OUT, Run, RunStart
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, open_pool
+from tickwright.store.queries import load
 
-JOBS = "Take due rows of the given lanes"
-PARTS = "Take what is due of what this process can bring"
-STEPS = "Take what is due and nobody's"
-CHUNKS = "Take the first waiting chunk"
-EXECUTIONS = "Take one execution that is to be begun"
-RUNS = "Claim runs for the session"
-POLLS = "Claim turns for session"
+
+def _first_line(room: str, file: str, query: str) -> str:
+    """Return the first line of a query, which no other query has."""
+    return load(f"tickwright.capabilities.{room}.sql", file)[query].splitlines()[0]
+
+
+JOBS = _first_line("jobs", "claims.sql", "claim")
+PARTS = _first_line("reports", "parts.sql", "claim_parts")
+STEPS = _first_line("reports", "records.sql", "claim_steps")
+CHUNKS = _first_line("batches", "chunks.sql", "claim_chunk")
+EXECUTIONS = _first_line("batches", "chunks.sql", "claim_execution")
+RUNS = _first_line("fanout", "runs.sql", "begin")
+POLLS = _first_line("polling", "poll_queue.sql", "take")
 HOWS: tuple[How, ...] = ("unsent", "unheard", "late")
 RUN = Run("DE*ABC", "CDRS", 1_700_000_000 // 900 * 900, 1)
 

@@ -20,8 +20,9 @@ from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, open_pool
+from tickwright.store.queries import load
 
-CLAIM = "Take due rows of the given lanes"
+CLAIM = load("tickwright.capabilities.jobs.sql", "claims.sql")["claim"].splitlines()[0]
 FILL = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), $2 FROM generate_series(1, $1)"
 STATES = "SELECT status, attempts, count(*) AS n FROM tickwright.scheduled_tasks GROUP BY 1, 2 ORDER BY 1, 2"
 ROW = "SELECT status, attempts, fence FROM tickwright.scheduled_tasks WHERE id = $1"
