@@ -39,9 +39,8 @@ JOBS = ROOT / "src/tickwright/capabilities/jobs/README.md"
 POLLING = ROOT / "src/tickwright/capabilities/polling/README.md"
 FANOUT = ROOT / "src/tickwright/capabilities/fanout/README.md"
 REPORTS = ROOT / "src/tickwright/capabilities/reports/README.md"
-CAMPAIGNS = ROOT / "src/tickwright/capabilities/batches/expressions/README.md"
 BATCH = ROOT / "src/tickwright/capabilities/batches/README.md"
-PAGES = [ROOT / "README.md", JOBS, POLLING, FANOUT, REPORTS, CAMPAIGNS, BATCH, *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", JOBS, POLLING, FANOUT, REPORTS, BATCH, *sorted(DOCS.rglob("*.md"))]
 MADE_LATER = {"performance.md"}  # by make bench
 ADR_LINES_MAX = 60
 
@@ -173,14 +172,13 @@ def test_the_invariants_on_the_page_of_reports_are_those_of_the_code() -> None:
     assert stated == set(re.findall(r"R[A-Z]{2}-\d+", table))
 
 
-@pytest.mark.parametrize("page", [CAMPAIGNS, BATCH], ids=["campaigns", "batch"])
-def test_invariants_and_probes_of_batches_are_those_of_the_code(page: Path) -> None:
+def test_invariants_and_probes_of_batches_are_those_of_the_code() -> None:
     """Each invariant is stated where it is kept and on the page; each step that a test can kill at has its row."""
-    code = "".join(path.read_text() for path in page.parent.rglob("*.py"))
-    table = page.read_text().partition("**Invariants.**")[2].partition("**Limits.**")[0]
+    code = "".join(path.read_text() for path in BATCH.parent.rglob("*.py"))
+    table = BATCH.read_text().partition("**Invariants.**")[2].partition("**Limits.**")[0]
     assert set(re.findall(r"^ +([A-Z]{3}-\d+):", code, re.MULTILINE)) == set(re.findall(r"[A-Z]{3}-\d+", table))
     steps = set(re.findall(r'reached\(\s*"([a-z]+\.\w+)"', code))
-    assert steps == set(re.findall(r"\(`([a-z]+\.\w+)`\)", page.read_text()))
+    assert steps == set(re.findall(r"\(`([a-z]+\.\w+)`\)", BATCH.read_text()))
 
 
 def test_every_probe_of_reports_is_on_their_page() -> None:

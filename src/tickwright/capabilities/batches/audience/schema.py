@@ -26,7 +26,8 @@ from tickwright.domain.placeholders import one_query, placeholders
 from tickwright.domain.wording import Reader, bad, one_of, read_fields
 from tickwright.ports.batches import FieldType
 
-FIELDS_MAX, COLUMNS_MAX = 100, 100
+FIELDS_MAX = 100
+COLUMNS_MAX = 100
 COLUMN_CHARS_MAX, PATH_CHARS_MAX = 200, 500
 QUERY_BYTES_MAX = 65_536
 FILE_KINDS = (".csv", ".parquet")

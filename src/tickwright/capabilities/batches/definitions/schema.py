@@ -47,7 +47,8 @@ Allow = Callable[[str], None]
 Misfire = Literal["one", "all", "none"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 PRODUCT_CODES_MAX, PRODUCT_CODE_CHARS_MAX = 100, 100
-CHUNK_ROWS_MIN, CHUNK_ROWS_MAX = 100, 100_000
+CHUNK_ROWS_MIN = 100
+CHUNK_ROWS_MAX = 100_000
 MISFIRE_MAX_MAX = 1_000
 ATTEMPTS_MAX = 100
 GRACE_MAX = timedelta(days=7)
