@@ -1,7 +1,7 @@
 """Python values as JSON text that PostgreSQL keeps exactly.
 
-One caller's payload travels in one statement with those of others, so what PostgreSQL would refuse is
-refused here, to the one who brought it.
+The payloads of several callers go into one statement, so a payload that PostgreSQL would refuse is refused here, to its
+caller alone.
 """
 
 import json

@@ -68,7 +68,7 @@ class Trackers:
         return await self.service.end(tracker_id, caller=self._caller)
 
     async def event(self, tracker_id: int, status: str, *, at: datetime, event_id: str | None = None) -> EventOutcome:
-        """Take news that somebody brought: a newer status counts, and the next poll waits for one whole interval.
+        """Take an event of a tracker: a newer status counts, and the next poll waits for one whole interval.
 
         Args:
             tracker_id: Whose.

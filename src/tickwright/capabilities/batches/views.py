@@ -1,4 +1,4 @@
-"""What callers get to see of batches and executions: the answers of the REST API and of ``--json``."""
+"""Views of batches and executions: the answers of the REST API and of ``--json``."""
 
 from datetime import datetime
 from typing import Any, ClassVar

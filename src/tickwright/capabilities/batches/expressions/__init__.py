@@ -1,6 +1,6 @@
 """Expressions of campaigns: CEL parses, types and evaluates; what may be written is bounded; SQL comes from CEL's tree.
 
-See ADR-0019. Nothing outside of this package knows the library. Codes, each with line, column and offset:
+See ADR-0019. No module outside of this package imports the library. Codes, each with line, column and offset:
 
 ====================== ==================================================================================
 expression_syntax      it cannot be read, or holds a character that no reader would see

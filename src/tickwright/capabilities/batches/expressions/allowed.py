@@ -1,4 +1,4 @@
-"""What may be written: declared names, functions off a list, literals that can be read; all else is refused, unknown.
+"""What may be written: declared names, functions off a list, literals that can be read; everything else is refused.
 
 The tree is the parsed one: types come later, from CEL. What would fail for every client (``timestamp("x")``, a broken
 pattern) is refused here, once, by asking CEL itself.
@@ -56,7 +56,7 @@ def check_allowed(tree: Tree, fields: Mapping[str, FieldType]) -> Iterator[Probl
 
 
 class _Place(NamedTuple):
-    """A piece, and what it is looked at with."""
+    """A piece, and what decides whether it is allowed."""
 
     node: Node
     tree: Tree

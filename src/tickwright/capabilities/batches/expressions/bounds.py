@@ -1,8 +1,7 @@
-"""What an expression may cost before anybody runs it: characters, pieces, depth, lists, patterns, texts put together.
+"""The bounds of an expression: characters, pieces, depth, lists, patterns, texts put together.
 
-The text is looked at before CEL reads it, and the tree before it is typed. A regular expression runs in RE2, in time
-linear in the text, but is compiled for each client: repetitions are what makes that dear, so their product is
-bounded.
+The text is checked before CEL reads it, and the tree before it is typed. A regular expression runs in RE2, in time
+linear in the text, but is compiled for each client: repetitions make that expensive, so their product is bounded.
 """
 
 import re
@@ -24,7 +23,7 @@ PATTERNS_COST_MAX = 2500
 """Of all patterns: characters, and 1,000 for each class of Unicode, times the product of the counted repetitions."""
 _CLASS_COST = 1000
 JOINS_MAX = 8
-"""Pluses between texts: each copies what stands on its left."""
+"""Pluses between texts: each copies its left side."""
 _STEERING = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 _REPEAT = re.compile(r"\{([0-9]+)(?:,([0-9]*))?\}")
 _CLASS = re.compile(r"\\[pP]")

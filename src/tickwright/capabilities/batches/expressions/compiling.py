@@ -1,4 +1,11 @@
-"""From a text to an expression that decides, or to every mistake in it with its place."""
+"""From a text to an expression that decides, or to every mistake in it with its place.
+
+Whole numbers beside doubles are promoted: ``client.income > 3000`` becomes ``client.income > 3000.0``, by a patch
+of the text. CEL does not mix the two types. Where one side is a double and the other is made of integer literals alone
+(signs, ``+ - *`` and ``?:`` included), the literals get a point, and CEL checks the patched text. Nothing else is
+changed: an int *field* beside a double has to be converted by the user, because a double cannot hold every int. A
+division of literals is not promoted, for ``7 / 2`` would be another number.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +19,6 @@ from tickwright.capabilities.batches.expressions.library import NOW
 from tickwright.capabilities.batches.expressions.problems import Problem, refused
 from tickwright.capabilities.batches.expressions.tree import Node, Tree
 from tickwright.ports.batches import FieldType
-
-# Changes to a text by place, and the way back from a place in what came of it.
 
 
 class Patch(NamedTuple):
@@ -34,7 +39,7 @@ def patched(text: str, patches: Sequence[Patch]) -> str:
 
 
 def original(offset: int, patches: Sequence[Patch]) -> int:
-    """Return where the character at ``offset`` of the patched text stood; inside of a patch, its start."""
+    """Return the place in the original text of ``offset`` in the patched one; inside of a patch, its start."""
     grown = 0
     for patch in patches:
         if offset < patch.start + grown:
@@ -44,13 +49,6 @@ def original(offset: int, patches: Sequence[Patch]) -> int:
         grown += len(patch.new) - (patch.end - patch.start)
     return offset - grown
 
-
-# Whole numbers beside doubles: ``client.income > 3000`` is read as ``client.income > 3000.0``, by a patch in the text.
-#
-# CEL does not mix the two. Where one side is a double and the other is made of integer literals alone (signs, ``+ - *``
-# and ``?:`` included), the literals are written with a point, and CEL checks the text that comes of it. Nothing else is
-# changed: an int *field* beside a double is the user's to convert, because a double cannot hold every int. A division
-# of literals is not promoted, for ``7 / 2`` would mean another number.
 
 _BLANK = r"(?:\s|//[^\n]*\n)*"
 _NUMBER = re.compile(rf"(?:-{_BLANK})?(0[xX][0-9a-fA-F]+|[0-9]+)")
@@ -71,7 +69,7 @@ EXACT_MAX = 2**53
 
 
 class Promoted(NamedTuple):
-    """The patches that the literals need, and what stands in the way."""
+    """The patches that the literals need, and the mistakes that prevent some."""
 
     patches: list[Patch]
     problems: list[Problem]

@@ -1,4 +1,4 @@
-"""An expression at work: one client at a time, or all of them in SQL.
+"""A compiled expression: it judges one client at a time, or becomes a condition in SQL.
 
 A missing field is left out of what CEL is given, which makes it unknown, as SQL's NULL is. Two slips of the library
 are mended here. A text is cut at a NUL on its way in, so such a client is not judged. An instant passes through a

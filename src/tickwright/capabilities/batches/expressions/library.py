@@ -1,4 +1,4 @@
-"""The one door to CEL (``cel-expr-python``): parse, check, evaluate; its errors are the house's from here on.
+"""The only module that imports CEL (``cel-expr-python``): parse, check, evaluate; its errors become ours here.
 
 Two things of this library are worked around, both shown by tests: a text with a NUL reaches it cut there, and a
 ``datetime`` far from today can reach it a second off (it passes through a double). See :mod:`.judging`.

@@ -1,4 +1,4 @@
-"""The same condition in SQL, from the tree that CEL checked: pieces that cannot raise and mean the same, or nothing.
+"""The same condition in SQL, from the tree that CEL checked: only pieces that cannot raise and mean the same.
 
 Values are bound, never written. What would mean another thing is turned: texts compare by code points, NaN is not the
 greatest number, NULL is unknown in both worlds. Not translated: arithmetic, conversions but ``double(client.INT)``,

@@ -1,16 +1,12 @@
-"""The tree that CEL made of an expression, as CEL itself serialises it: what is counted, bounded and translated.
+"""The tree of an expression, read from the Protocol Buffers in which CEL serialises it, to be bounded and translated.
 
-The numbers of the fields are those of ``cel/expr/syntax.proto`` and ``cel/expr/checked.proto``.
+The numbers of the fields are those of ``cel/expr/syntax.proto`` and ``cel/expr/checked.proto``. The messages are read
+field by field, without a library; only bytes that this process has serialised are read. Unknown fields are skipped.
 """
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
-
-# Protocol Buffers as bytes: what CEL serialises is read field by field, without a library for messages.
-#
-# Only what we made ourselves a moment ago is read here, never a stranger's bytes. Fields that we do not know are passed
-# over.
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MASK = 2**64
