@@ -101,7 +101,7 @@ def test_a_campaign_that_was_never_saved_has_a_dry_run(visit: Visitors, site: Wo
     result = screen.page.get_by_role("status", name="Dry run")
     result.get_by_text(str(CLIENTS // 10), exact=True).wait_for()
     typed(screen, "client.age >= 80", 0)
-    screen.page.get_by_text("What stands below is of another expression or audience.").wait_for()
+    screen.page.get_by_text("The result below is of another expression or audience.").wait_for()
     screen.page.get_by_role("button", name="Dry run").click()
     result.get_by_text(str(CLIENTS // 5), exact=True).wait_for()
     assert site.one("SELECT count(*) FROM tickwright.batches WHERE name = ''") == 0

@@ -5,7 +5,7 @@ import classes from "./parts.module.css";
 
 const TITLES: Record<string, string> = {
   no_answer: "No answer",
-  outcome_unknown: "Nobody knows whether this was done",
+  outcome_unknown: "It is unknown whether this was done",
   query_too_slow: "The database took too long",
   database_unavailable: "The database does not answer",
   unauthenticated: "Signed out",

@@ -89,7 +89,7 @@ function PauseButton({ account }: { account: Detail }) {
     const trackers = `${account.trackers_estimated ? "about " : ""}${count(account.trackers)} tracker${account.trackers === 1 ? "" : "s"}`;
     const yes = await confirm({
       title: `${paused ? "Enable" : "Pause"} account ${account.account_id}?`,
-      text: paused ? `Its ${trackers} are selected again, each at its own next turn.` : `None of its ${trackers} is polled until somebody enables it. Polls that are on their way are still made.`,
+      text: paused ? `Its ${trackers} are selected again, each at its own next turn.` : `None of its ${trackers} is polled until the account is enabled. Polls that are on their way are still made.`,
       does: `${paused ? "Enable" : "Pause"} ${trackers}`,
       danger: !paused,
     });

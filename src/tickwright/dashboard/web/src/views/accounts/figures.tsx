@@ -65,7 +65,7 @@ export function Interval({ account }: { account: Account }) {
   if (account.placed_interval_minutes === account.polling_interval_minutes) return wanted;
   const placed = minutes(account.placed_interval_minutes);
   return (
-    <span title={`Asked for: ${wanted}. Its trackers still stand by ${placed} and are being moved.`}>
+    <span title={`Asked for: ${wanted}. Its trackers are still placed by ${placed} and are being moved.`}>
       {placed} → {wanted}
     </span>
   );

@@ -49,7 +49,7 @@ export default function ReceiversView() {
         openKey={url.one("receiver")}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="Nobody hears of alerts">Alerts are shown here all the same. Make a receiver, and each one that fires or is resolved is posted to its address, signed.</EmptyState>
+            <EmptyState title="No receiver gets alerts">Alerts are shown here all the same. Make a receiver, and each one that fires or is resolved is posted to its address, signed.</EmptyState>
           ) : (
             <EmptyState title="No receiver matches">Leave out the filter.</EmptyState>
           )
@@ -58,7 +58,7 @@ export default function ReceiversView() {
       <Side open={open !== undefined} title={`Receiver ${open?.name ?? ""}`} onClose={() => url.set({ receiver: null })}>
         {open !== undefined && <One key={open.name} receiver={open} onSecret={setSecret} onClose={() => url.set({ receiver: null })} />}
       </Side>
-      <Secret value={secret} title="Signing secret" text="This is shown this once. Whoever receives the alerts checks their signature with it." onClose={() => setSecret(null)} />
+      <Secret value={secret} title="Signing secret" text="This is shown once. The receiver of the alerts checks their signature with it." onClose={() => setSecret(null)} />
     </View>
   );
 }

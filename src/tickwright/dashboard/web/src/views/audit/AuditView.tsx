@@ -57,7 +57,7 @@ export default function AuditView() {
           pages.hasMore ? (
             <EmptyState title="No action matches so far">A page looks at 10,000 actions at most; the next one is being asked for.</EmptyState>
           ) : action === "" && actor === "" && subject === "" ? (
-            <EmptyState title="Nobody has done anything yet">Every change by a person or a program stands here, with what it was before and after.</EmptyState>
+            <EmptyState title="There is no action yet">Every change by a person or a program is listed here, with what it was before and after.</EmptyState>
           ) : (
             <EmptyState title="No action matches">Leave out a filter. An action is compared from its beginning on, as jobs.cancel; who did it and the subject, as job:42, are compared whole.</EmptyState>
           )

@@ -31,7 +31,7 @@ export function DryRunHere({ name }: { name: string }) {
 }
 
 export function DryRunResult({ of: found }: { of: DryRun }) {
-  const share = found.members === 0 ? "of nobody" : `${percent(found.selected / found.members)} of ${count(found.members)}`;
+  const share = found.members === 0 ? "of no client" : `${percent(found.selected / found.members)} of ${count(found.members)}`;
   return (
     <div className={classes.dry} role="status" aria-label="Dry run">
       <Tiles>
@@ -48,7 +48,7 @@ export function DryRunResult({ of: found }: { of: DryRun }) {
           ))}
         </ul>
       )}
-      <h3>{found.examples.length === 0 ? "Nobody to show" : `The first ${found.examples.length} of them`}</h3>
+      <h3>{found.examples.length === 0 ? "No client to show" : `The first ${found.examples.length} of them`}</h3>
       {found.examples.length > 0 && <Examples of={found.examples} />}
     </div>
   );

@@ -74,6 +74,6 @@ export function QueuedLetters({ kind }: { kind: QueuedKind }) {
 
 function Nothing({ kind, subject, all }: { kind: QueuedKind; subject: string; all: number }) {
   if (subject !== "" && all > 0) return <EmptyState title={`Nothing of ${subject} among the oldest 1,000`}>There are {count(all)} in all; leave out the filter to see the oldest.</EmptyState>;
-  if (kind === "fanout") return <EmptyState title="No entity task was given up">A task comes here that nobody can read or handles, or that is handed out again and again without an end.</EmptyState>;
-  return <EmptyState title="No report call was given up">A call only says sooner what the ledger says; one that nobody can read comes here. Without RabbitMQ there are no calls.</EmptyState>;
+  if (kind === "fanout") return <EmptyState title="No entity task was given up">A task comes here that no consumer can read or handle, or that is delivered again and again without an end.</EmptyState>;
+  return <EmptyState title="No report call was given up">A call only says sooner what the ledger says; one that no listener can read comes here. Without RabbitMQ there are no calls.</EmptyState>;
 }

@@ -121,7 +121,7 @@ function useSave(fields: Fields, isNew: boolean, onClose: () => void) {
   });
   /** A put sets what is there: who means to make an entity is not to write over one unseen. */
   async function ask(): Promise<void> {
-    const question = { title: "Set 1 entity?", text: `There is an entity ${code} already. Its modules, partner and party become what stands here.`, does: "Set 1 entity", danger: true };
+    const question = { title: "Set 1 entity?", text: `There is an entity ${code} already. Its modules, partner and party become what is written here.`, does: "Set 1 entity", danger: true };
     if (!isNew || !(await isThere(code)) || (await confirm(question))) action.mutate(undefined);
   }
   return { ask, error: action.error, isPending: action.isPending };

@@ -13,7 +13,7 @@ const COLUMNS: Column<Action>[] = [
   { id: "client", header: "Client", width: 140, cell: (one) => <span title={one.client_id}>{one.client_id}</span> },
   { id: "chunk", header: "Chunk", width: 70, align: "right", hide: "sm", cell: (one) => one.chunk },
   { id: "state", header: "Action", width: 110, cell: (one) => (one.released ? <StateBadge state="released" tone="good" /> : <StateBadge state="recorded" tone="idle" />) },
-  { id: "data", header: "What it is told", cell: (one) => <Told of={one} /> },
+  { id: "data", header: "What it receives", cell: (one) => <Told of={one} /> },
 ];
 
 function Told({ of: one }: { of: Action }) {
@@ -30,7 +30,7 @@ export function Decisions({ execution: one }: { execution: Schemas["ExecutionDet
     load: (cursor, signal) => get("/v1/executions/{execution_id}/actions", { path: { execution_id: one.id }, query: { client_id: client, cursor, limit: 50 }, signal }),
     every: false,
   });
-  const nobody = client === undefined ? "It has selected nobody so far." : `Nothing was decided for ${client}: not selected, or not read yet.`;
+  const nobody = client === undefined ? "It has selected no client so far." : `Nothing was decided for ${client}: not selected, or not read yet.`;
   return (
     <div className={classes.decisions}>
       <Filters names={["client"]}>

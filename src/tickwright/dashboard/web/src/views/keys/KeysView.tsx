@@ -63,7 +63,7 @@ export default function KeysView() {
         rowKey={(one) => one.id}
         empty={<EmptyState title="No key matches">Leave out a filter, or make a key.</EmptyState>}
       />
-      <Secret value={made} title="The new key" text="This is shown this once, and kept nowhere. Copy it to whoever is to use it." onClose={() => setMade(null)} />
+      <Secret value={made} title="The new key" text="This is shown once, and kept nowhere. Copy it to the program that uses it." onClose={() => setMade(null)} />
     </View>
   );
 }

@@ -29,7 +29,7 @@ function columns(may: boolean, onOpen: (shard: number) => void): Column<Relay>[]
     { id: "oldest", header: "Oldest due", width: 120, hide: "sm", cell: (one) => <Instant at={one.oldest_release_at} ago /> },
     { id: "published", header: "Published batch", width: 130, align: "right", hide: "md", cell: (one) => `${count(one.published_no)} of ${count(one.batch_no)}` },
     { id: "when", header: "Last", width: 110, hide: "md", cell: (one) => <Instant at={one.published_at} ago /> },
-    { id: "says", header: "Why it stands", hide: "sm", cell: (one) => <span title={one.says ?? ""}>{one.says}</span> },
+    { id: "says", header: "Why it is stopped", hide: "sm", cell: (one) => <span title={one.says ?? ""}>{one.says}</span> },
     {
       id: "does",
       header: "",

@@ -24,7 +24,7 @@ export function Capabilities({ overview }: { overview: Overview }) {
             <th scope="col">Capability</th>
             <th scope="col">Waits</th>
             <th scope="col">Moves</th>
-            <th scope="col">Wants a look</th>
+            <th scope="col">Needs attention</th>
           </tr>
         </thead>
         <tbody>

@@ -37,7 +37,7 @@ function Since({ at }: { at: readonly string[] }) {
   if (first === undefined) return <span className={classes.since}>from now on</span>;
   if (Date.parse(at.at(-1) ?? first) - Date.parse(first) > KEPT_MS) return null;
   return (
-    <span className={classes.since} title="Figures are kept while somebody looks, for fifteen minutes; before that nobody did">
+    <span className={classes.since} title="Figures are kept while a dashboard is open, for fifteen minutes; before that none was">
       since {instantText(first, shown).slice(11)}
     </span>
   );

@@ -45,7 +45,7 @@ export function JobTiles({ jobs }: { jobs: Jobs }) {
         title="Failed per s"
         to="/jobs?state=failed"
         value={perSecond(ended?.failed ?? null)}
-        below={ended === null ? "" : `${rate(ended.given_back ?? 0)} given back`}
+        below={ended === null ? "" : `${rate(ended.given_back ?? 0)} released`}
         tone={(ended?.failed ?? 0) > 0 ? "bad" : undefined}
       />
       <Tile title="Upcoming" to="/jobs?state=pending" value={amount(jobs, jobs.waiting)} below={jobs.partial ? UNCOUNTED : "not due yet"} />

@@ -86,7 +86,7 @@ function Actions({ partner }: { partner: Partner }) {
   async function askTurn(): Promise<void> {
     const yes = await confirm({
       title: `${paused ? "Enable" : "Pause"} partner ${partner.name}?`,
-      text: paused ? "It is called again, within its limits." : "Nobody calls it, and none of its trackers is selected, until somebody enables it.",
+      text: paused ? "It is called again, within its limits." : "It is not called, and none of its trackers is selected, until it is enabled.",
       does: `${paused ? "Enable" : "Pause"} 1 partner`,
       danger: !paused,
     });

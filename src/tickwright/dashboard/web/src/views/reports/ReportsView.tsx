@@ -83,7 +83,7 @@ export default function ReportsView() {
           ) : filtered ? (
             <EmptyState title="No report matches">Leave out a filter.</EmptyState>
           ) : (
-            <EmptyState title="Nobody has asked for a report">Request one here, with POST /v1/reports, or with tickwright reports request.</EmptyState>
+            <EmptyState title="No report was requested">Request one here, with POST /v1/reports, or with tickwright reports request.</EmptyState>
           )
         }
       />

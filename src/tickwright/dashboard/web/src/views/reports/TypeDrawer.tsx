@@ -71,7 +71,7 @@ function Actions({ type, onClose }: { type: Schemas["ReportTypeDetail"]; onClose
     touches: ["report-types"],
   });
   async function ask(): Promise<void> {
-    const text = `Nobody can ask for ${type.name} any more. Reports that were asked for go on.`;
+    const text = `It is no longer possible to request ${type.name}. Reports that were asked for go on.`;
     if (await confirm({ title: "Delete 1 report type?", text, does: "Delete 1 report type", danger: true })) action.mutate(undefined);
   }
   return (

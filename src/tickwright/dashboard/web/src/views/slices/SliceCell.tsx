@@ -18,7 +18,7 @@ export function CellLine({ grid, place }: { grid: Grid; place: number | null }) 
   return (
     <span>
       {instantText(beginOf(grid, place), shown)}:{" "}
-      {cell === undefined ? "nothing stood here" : `${count(cell.expected)} expected, ${count(cell.selected)} selected, ${count(cell.polled)} polled, ${count(cell.late)} late`}
+      {cell === undefined ? "no tracker was due here" : `${count(cell.expected)} expected, ${count(cell.selected)} selected, ${count(cell.polled)} polled, ${count(cell.late)} late`}
     </span>
   );
 }
@@ -35,7 +35,7 @@ export function SliceCell({ heat, grid, place }: { heat: Heat; grid: Grid; place
   return (
     <Section title={title}>
       {cell === undefined ? (
-        <p className={classes.quiet}>Nothing stood in this slice.</p>
+        <p className={classes.quiet}>No tracker was due in this slice.</p>
       ) : (
         <Facts
           of={[

@@ -75,7 +75,7 @@ export default function SlicesView() {
       <Answer of={found} lines={14} alone>
         {(heat) =>
           heat.cells.length === 0 ? (
-            <EmptyState title="Nothing stood in these slices">Trackers stand in slices once they are placed: choose another range or partner, or register trackers.</EmptyState>
+            <EmptyState title="No tracker was due in these slices">Trackers are in slices once they are placed: choose another range or partner, or register trackers.</EmptyState>
           ) : (
             <Map heat={heat} />
           )

@@ -44,7 +44,7 @@ function Shown({ row, onSecret }: { row: Row; onSecret: (secret: string) => void
     <Stack gap="lg">
       {isAdmin && type !== null && <Actions type={type} onSecret={onSecret} />}
       {type === null && (
-        <Alert color="red" variant="light" title="Nobody has registered this type">
+        <Alert color="red" variant="light" title="No program has registered this type">
           Its jobs wait until it is: start the worker whose handlers have it, or create it here with a target.
         </Alert>
       )}

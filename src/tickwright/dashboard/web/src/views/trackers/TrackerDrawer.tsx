@@ -54,7 +54,7 @@ function Tracker({ id }: { id: string }) {
           load={(signal) => get("/v1/trackers/{tracker_id}/explain", { path: { tracker_id: id }, signal })}
         />
       </Section>
-      <Section title="Events that polls brought">
+      <Section title="Events from polls">
         <Events events={tracker.events} />
       </Section>
     </Stack>

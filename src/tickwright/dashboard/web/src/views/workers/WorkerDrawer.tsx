@@ -112,7 +112,7 @@ function DrainButton({ worker }: { worker: Worker }) {
   async function ask(): Promise<void> {
     const yes = await confirm({
       title: `Drain ${worker.name}?`,
-      text: `It claims nothing more, finishes ${running === 1 ? "the job" : `the ${count(running)} jobs`} that it runs, gives back the rest without costing an attempt, and stops. Its leases go to another process.`,
+      text: `It claims nothing more, finishes ${running === 1 ? "the job" : `the ${count(running)} jobs`} that it runs, releases the rest without costing an attempt, and stops. Its leases go to another process.`,
       does: "Drain 1 worker",
       danger: true,
     });

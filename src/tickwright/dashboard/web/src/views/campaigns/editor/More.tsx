@@ -26,7 +26,7 @@ export function More(props: FormProps) {
         <Text {...props} field="chunk_rows" label="Clients per chunk" placeholder="5000" />
         <Text {...props} field="attempts" label="Attempts of a chunk" placeholder="10" />
         <Text {...props} field="rate" label="Rate" placeholder="no limit; 1000/s" />
-        <Text {...props} field="on_finished" label="Who hears of the end" placeholder="nobody; https://…" />
+        <Text {...props} field="on_finished" label="Who hears of the end" placeholder="none; https://…" />
       </div>
       <Textarea
         label="Product codes"

@@ -29,7 +29,7 @@ export function TryIt({ definition, ready }: Props) {
         <Button variant="default" disabled={!ready} loading={run.isPending} onClick={() => run.mutate({ tried, body: { expression, audience } })}>
           Dry run
         </Button>
-        <span className={classes.quiet}>{isOld ? "What stands below is of another expression or audience." : "Counts whom it would select now; nothing is written."}</span>
+        <span className={classes.quiet}>{isOld ? "The result below is of another expression or audience." : "Counts whom it would select now; nothing is written."}</span>
       </Group>
       {run.error !== null && <ErrorBox error={run.error} />}
       {run.data !== undefined && <DryRunResult of={run.data.found} />}
