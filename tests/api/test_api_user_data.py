@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.alerts import RULES
 from kit.api import Client, RunningApi, running_api
 from kit.polling import Ground
 from kit.streams import open_stream
 from tickwright.capabilities.operations.alerts import alerting
-from tickwright.observe.alerts import RULES, Finding
+from tickwright.observe.alerts import Finding
 from tickwright.ports.caller import Role
 from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.user_data import HIDDEN, UserData, let_see, shown
@@ -377,7 +378,7 @@ async def test_an_alert_names_the_host_of_a_destination_only(database_url: str) 
             )
         rule = next(rule for rule in RULES if rule.name == "outbox_oldest")
         async with api.pool.acquire() as connection:
-            [finding] = await alerting._ask(connection, rule)
+            [finding] = await alerting._ask(connection, [rule])
         assert finding.subject == "https://hooks.example/…"
         assert finding.facts["age_s"] >= 900
 

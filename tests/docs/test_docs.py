@@ -20,6 +20,7 @@ import asyncpg
 import psycopg
 import pytest
 
+from kit.alerts import RULES
 from kit.cli import environment as command_environment
 from kit.cli import tickwright
 from kit.waiting import eventually_async
@@ -28,7 +29,7 @@ from tickwright.capabilities.fanout.messages import write_task
 from tickwright.capabilities.reports.handlers import ReportRegistry
 from tickwright.domain.modules import Window
 from tickwright.domain.states import TRANSITIONS
-from tickwright.observe.alerts import OWN_RULES, RULES
+from tickwright.observe.alerts import OWN_RULES
 from tickwright.process.configfile import load_config
 from tickwright.process.settings import parts
 from tickwright.transports.rabbitmq.topology import FanoutNames

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from kit.alerts import RULES
 from kit.leases import LONG
 from kit.relays import RelayWorld, relay_world
 from kit.waiting import eventually_async
@@ -69,7 +70,7 @@ MAKERS: dict[str, Callable[[RelayWorld], Service]] = {
     "session": session,
     "leased": leased,
     "relay": lambda world: world.relay(),
-    "alerting": lambda world: Alerting(Leases(world.pool, owner="s"), every=timedelta(milliseconds=20)),
+    "alerting": lambda world: Alerting(Leases(world.pool, owner="s"), rules=RULES, every=timedelta(milliseconds=20)),
     "upkeep": lambda world: LeasedRounds("upkeep", Leases(world.pool, owner="s"), engine_retention().round),
     "health": health,
     "overview": lambda world: Snapshots(world.pool, version="0"),

@@ -9,9 +9,8 @@ import psycopg
 import pytest
 from psycopg import ClientCursor
 
+from kit.alerts import RULES, RULES_SQL
 from kit.servers import PostgresServer
-from tickwright.capabilities.operations.alerts.alerting import SQL as RULES_SQL
-from tickwright.observe.alerts import RULES
 from tickwright.store.pool import SETTINGS
 from tickwright.store.queries import load
 

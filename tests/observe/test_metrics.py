@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
+from kit.alerts import RULES
 from kit.batches import Numbers, batch_world
 from kit.consumers import all_done, running_consumer, seed
 from kit.fanout import MODULE, Hub, registry_of
@@ -25,7 +26,6 @@ from tickwright.capabilities.polling.relay.relay import relays_source as poll_re
 from tickwright.capabilities.reports.metrics import source_of as report_source
 from tickwright.engine.leases import Leases, leases_source
 from tickwright.engine.outbox.relay import relay_source
-from tickwright.observe.alerts import RULES
 from tickwright.observe.metrics import METRICS, MetricsPage, Sample, Source, TickwrightCollector
 from tickwright.partners.contract import contract_source
 from tickwright.plugin import Registrations

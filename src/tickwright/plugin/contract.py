@@ -23,6 +23,7 @@ from tickwright.ports.caller import Caller, Role
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.observe.alerts import AlertRule
     from tickwright.plugin.context import Context
     from tickwright.ports.broker import Broker
     from tickwright.ports.session import Reclaim
@@ -124,6 +125,10 @@ class Plugin:
 
     def ownerships(self, context: "Context") -> Sequence[Ownership]:
         """Return the places outside PostgreSQL that one installation owns."""
+        return ()
+
+    def alert_rules(self) -> Sequence["AlertRule"]:
+        """Return the alert rules of this part, which one process at a time evaluates for all."""
         return ()
 
     def routes(self, context: "Context", gate: "Gate") -> Sequence["APIRouter"]:

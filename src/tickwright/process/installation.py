@@ -11,6 +11,7 @@ import asyncpg
 
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.targets import OUR_PREFIX, is_internal, parse_target
+from tickwright.observe.alerts import AlertRules
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import Brokers, TargetCheck
 from tickwright.process.configfile import load_config
@@ -101,9 +102,15 @@ async def open_installation(
 
 def provide(context: Context) -> None:
     """Let every plugin offer its ports, and offer what comes from all of them."""
+    context.ports.offer(AlertRules, alert_rules)
     context.ports.offer(TargetCheck, lambda: target_check(context.settings))
     for plugin in PLUGINS:
         plugin.provide(context)
+
+
+def alert_rules() -> AlertRules:
+    """Return the alert rules of every plugin."""
+    return AlertRules(rule for plugin in PLUGINS for rule in plugin.alert_rules())
 
 
 def build_brokers(context: Context) -> Brokers:

@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
+from kit.alerts import RULES
 from kit.batches import BatchWorld, Numbers
 from kit.leases import LONG
 from tickwright.capabilities.batches.executions.executions import Executions
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.engine.leases import Lease, Leases
-from tickwright.observe.alerts import RULES
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.readings import DatabaseReadings
 from tickwright.store.paging import Cursors

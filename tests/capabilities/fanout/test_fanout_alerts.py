@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from kit.alerts import RULES
 from kit.fanout import MODULE, FanoutWorld, Hub, fanout_world, registry_of
 from kit.leases import LONG
 from kit.rabbit_tasks import Fanout as RabbitFanout
@@ -21,7 +22,7 @@ from tickwright.cli.live.view import fanout_line
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.session import WorkerSession
-from tickwright.observe.alerts import RULES, AlertRule, Finding
+from tickwright.observe.alerts import AlertRule, Finding
 from tickwright.partners import Failed
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
@@ -289,7 +290,7 @@ async def test_a_hold_is_kept_in_the_loop(world: FanoutWorld, watch: Watch) -> N
     """The loop asks the rule and lets nothing fire before its time; what fires already goes on under another holder."""
     await world.put_entities(["A"])
     await world.pool.execute("INSERT INTO tickwright.fanout_cursors (entity_code, task_type) VALUES ('A', 'x')")
-    patient = Alerting(Leases(world.pool, owner="test"))
+    patient = Alerting(Leases(world.pool, owner="test"), rules=RULES)
     asked = "SELECT state FROM tickwright.alerts WHERE rule = 'fanout_no_consumer'"
     await patient.round(watch._lease)
     assert await world.pool.fetchval(asked) is None

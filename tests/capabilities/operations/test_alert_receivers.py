@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from kit.alerts import RULES
 from kit.api import ADMIN, RunningApi, running_api
 from kit.cli import environment, tickwright
 from kit.leases import LONG
@@ -21,7 +22,6 @@ from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers, ReceiverRequest
 from tickwright.domain.errors import Rejected
 from tickwright.engine.leases import Lease, Leases
-from tickwright.observe.alerts import RULES
 from tickwright.plugin.settings import Settings
 from tickwright.process.installation import target_check
 from tickwright.store.pool import UNAVAILABLE
@@ -38,7 +38,7 @@ class World:
 
     def __init__(self, relays: RelayWorld, lease: Lease, allow_target: Any) -> None:
         self.relays, self.pool, self.http = relays, relays.pool, relays.receiver
-        self.receivers = AlertReceivers(relays.pool, allow_target)
+        self.receivers = AlertReceivers(relays.pool, allow_target, RULES)
         self.lease = lease
         self.loop = Alerting(Leases(relays.pool, owner="test"), rules=WATCHED)
         self.brokers = {**relays.brokers, "alert": ReceiverBroker(relays.brokers["http"], relays.pool)}

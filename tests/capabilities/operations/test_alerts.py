@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -10,6 +12,7 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
+from kit.alerts import RULES, RULES_SQL
 from kit.engine import connect
 from kit.fix_app_roles import AppRole
 from kit.leases import LONG
@@ -19,7 +22,7 @@ from tickwright.capabilities.operations.alerts import alerting as module
 from tickwright.capabilities.operations.alerts.alerting import Alerting, ClockWatch, Patience
 from tickwright.capabilities.polling.relay import store as relay_store
 from tickwright.engine.leases import Lease, Leases
-from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, RULES, AlertRule, Finding, summary_of
+from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, AlertRule, Finding, summary_of
 from tickwright.ports.log import Committed, Place
 
 WINDOWS = {
@@ -605,7 +608,7 @@ async def test_a_session_that_keeps_notifications_is_named(pool: asyncpg.Pool, d
     await transaction.start()
     pid = await other.fetchval("SELECT pg_backend_pid()")
     await pool.execute("SELECT pg_notify('mine', repeat('x', 7900) || n) FROM generate_series(1, 20) AS n")
-    rows = await pool.fetch(module.SQL["notifications_pile_up"].replace("> $1::integer", ">= $1::integer"), 0)
+    rows = await pool.fetch(RULES_SQL["notifications_pile_up"].replace("> $1::integer", ">= $1::integer"), 0)
     await transaction.rollback()
     await other.close()
     assert [row["subject"] for row in rows] == [f"pid {pid}"]
@@ -695,40 +698,42 @@ async def test_two_changes_to_one_timeline_are_two_alerts(pool: asyncpg.Pool, le
     assert await states(pool, RULE_FAILED.name) == []
 
 
-def queries(patch: pytest.MonkeyPatch, **other: str) -> None:
+@contextmanager
+def queries(loop: module.Alerting, **other: str) -> Iterator[None]:
     """Ask these instead of the rules' own queries."""
-    patch.setattr(module, "SQL", {**module.SQL, **other})
+    own = dict(loop._rules)
+    loop._rules.update({name: [replace(own[name][0], sql=sql)] for name, sql in other.items()})
+    yield
+    loop._rules.update(own)
 
 
-async def test_a_subject_that_a_rule_finds_twice_is_one_alert(
-    pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_subject_that_a_rule_finds_twice_is_one_alert(pool: asyncpg.Pool, lease: Lease) -> None:
     """Also of two subjects that are cut to the same text the first one counts."""
     facts = "jsonb_build_object('gone_at', g)::text AS facts"
     long = f"SELECT repeat('x', 200 + g) AS subject, {facts} FROM generate_series(1, 2) AS g"
-    queries(monkeypatch, task_type_gone=long)
-    await alerting(pool).round(lease)
+    loop = alerting(pool)
+    with queries(loop, task_type_gone=long):
+        await loop.round(lease)
     assert await states(pool, "task_type_gone") == [("x" * 200, "firing")]
     assert await pool.fetchval("SELECT facts ->> 'gone_at' FROM tickwright.alerts") == "1"
 
 
 async def check_failing_rule(pool: asyncpg.Pool, lease: Lease, patch: pytest.MonkeyPatch) -> None:
     """A rule whose query fails is an alert itself; its own alerts stay, and those of the others come and go."""
-    loop, real = alerting(pool), module.SQL
+    loop = alerting(pool)
     await pool.execute(TYPE)
     await pool.execute(DUE.replace("known", "unknown"))
     await loop.round(lease)
     assert await states(pool, "unknown_task_type") == [("unknown", "firing")]
     await pool.execute("TRUNCATE tickwright.scheduled_tasks; UPDATE tickwright.task_types SET gone_at = now()")
-    with patch.context() as failing:
-        queries(failing, unknown_task_type="SELECT 1 / 0, $1::interval", session_lost="SELECT nothing, $1::interval")
+    failing = {"unknown_task_type": "SELECT 1 / 0, $1::interval", "session_lost": "SELECT nothing, $1::interval"}
+    with queries(loop, **failing):
         for _ in range(2):
             await loop.round(lease)
             assert await states(pool, "task_type_gone") == [("known", "firing")]
             assert await states(pool, "unknown_task_type") == [("unknown", "firing")], "it stays as it is"
             failed = await states(pool, RULE_FAILED.name)
             assert sorted(failed) == [("session_lost", "firing"), ("unknown_task_type", "firing")]
-    assert module.SQL is real
     await loop.round(lease)
     assert {state for _, state in await states(pool, RULE_FAILED.name)} == {"resolved"}
     assert await states(pool, "unknown_task_type") == [("unknown", "resolved")]
@@ -751,10 +756,9 @@ async def test_a_rule_that_is_too_slow_stops_no_other(
     await loop.round(lease)
     await pool.execute("TRUNCATE tickwright.scheduled_tasks; UPDATE tickwright.task_types SET gone_at = now()")
     monkeypatch.setattr(module, "RULE_S", 1.0)
-    with monkeypatch.context() as slow:
-        sleeps_s = "CASE current_setting('statement_timeout') WHEN '1s' THEN 3600 ELSE 0 END"
-        late = f"SELECT pg_sleep({sleeps_s})::text AS subject, '{{}}' AS facts, $1::interval"
-        queries(slow, unknown_task_type=late)
+    sleeps_s = "CASE current_setting('statement_timeout') WHEN '1s' THEN 3600 ELSE 0 END"
+    late = f"SELECT pg_sleep({sleeps_s})::text AS subject, '{{}}' AS facts, $1::interval"
+    with queries(loop, unknown_task_type=late):
         await loop.round(lease)
         assert await states(pool, "task_type_gone") == [("known", "firing")]
         assert ("unknown_task_type", "firing") in await states(pool, RULE_FAILED.name)
@@ -773,11 +777,11 @@ async def test_rules_that_a_long_round_leaves_out_come_first_in_the_next_one(
 ) -> None:
     """Where a round has time for one rule only, each has its turn; one that fails is named and takes no other's."""
     monkeypatch.setattr(module, "ROUND_S", 0.0)
-    queries(monkeypatch, unknown_task_type="SELECT 1 / 0, $1::interval")
     await pool.execute(f"{TYPE}; UPDATE tickwright.task_types SET gone_at = now(); {WORKER}")
     await pool.execute("UPDATE tickwright.workers SET lost_at = clock_timestamp()")
     names = ("unknown_task_type", "task_type_gone", "session_lost")
     rules = [next(one for one in QUICK if one.name == name) for name in names]
+    rules[0] = replace(rules[0], sql="SELECT 1 / 0, $1::interval")
     loop = Alerting(Leases(pool, owner="test"), rules=rules)
     await loop.round(lease)
     assert await states(pool, "task_type_gone") == [("known", "firing")]

@@ -3,10 +3,17 @@
 import asyncpg
 import pytest
 
+from kit.alerts import RULES
+from kit.alerts import RULES_SQL as SQL
 from tickwright.capabilities.operations.alerts import alerting
-from tickwright.capabilities.operations.alerts.alerting import SQL
 from tickwright.engine.outbox.table import lane_heads
-from tickwright.observe.alerts import RULES
+from tickwright.observe.alerts import AlertRule
+
+
+def parts_of(name: str) -> list[AlertRule]:
+    """Return what the plugins have of one rule."""
+    return [rule for rule in RULES if rule.name == name]
+
 
 MODULES = """
 INSERT INTO tickwright.modules (name, interval_seconds, timeout_ms) VALUES ('LIVE', 900, 30000), ('PAUSED', 900, 30000);
@@ -89,9 +96,7 @@ async def test_made_up_destinations_hide_no_message_that_waits(pool: asyncpg.Poo
         "INSERT INTO tickwright.outbox (destination, payload, created_at) "
         "SELECT 'https://h' || n || '.example/x', '{}', now() - interval '1 hour' FROM generate_series(1, 50) AS n"
     )
-    oldest, many = (
-        next(one for one in RULES if one.name == name) for name in ("outbox_oldest", "outbox_many_destinations")
-    )
+    oldest, many = parts_of("outbox_oldest"), parts_of("outbox_many_destinations")
     async with pool.acquire() as connection:
         assert await alerting._ask(connection, many) == []
         await connection.execute(LOWEST)
@@ -113,7 +118,7 @@ SELECT $1, '{}', now() - make_interval(secs => $3), 1, now() + make_interval(sec
 @pytest.mark.parametrize(("others", "before"), [(0, 15_000), (15_000, 1000)])
 async def test_younger_tries_hide_no_message_that_waits(pool: asyncpg.Pool, others: int, before: int) -> None:
     """The oldest one is tried last: it is among the oldest of all, or among the thousands that are read of a lane."""
-    destination, oldest = "https://shop.example/x", next(one for one in RULES if one.name == "outbox_oldest")
+    destination, oldest = "https://shop.example/x", parts_of("outbox_oldest")
     await pool.execute(TRIED, "pg:other", others, 0, 0)
     await pool.execute(TRIED, destination, 1, 3600, 1200)
     await pool.execute(TRIED, destination, before, 0, 1)
@@ -134,7 +139,7 @@ SELECT $1::integer + n, $3, '{}', '{}', now(), 1, now() - make_interval(mins => 
 
 async def test_very_many_dead_letters_hide_no_others_unsaid(pool: asyncpg.Pool) -> None:
     """Ten thousand newer ones hide nothing; more than are read are said, and resolve nothing."""
-    letters, many = (next(one for one in RULES if one.name == name) for name in ("dead_letters", "dead_letters_many"))
+    letters, many = parts_of("dead_letters"), parts_of("dead_letters_many")
     await pool.execute(DEAD, 0, 50, "pg:quiet", 10)
     await pool.execute(DEAD, 100, 10_000, "pg:noise", 0)
     async with pool.acquire() as connection:

@@ -55,7 +55,7 @@ async def test_who_copies_a_table_keeps_when_trackers_were_polled(pool: asyncpg.
     )
     shown = "SELECT last_polled_at FROM tickwright.shipment_polling_tracker"
     assert await pool.fetchval(shown) == copied
-    missed = load("tickwright.capabilities.operations.sql", "alerts.sql")["config_time_miss"]
+    missed = load("tickwright.capabilities.polling.sql", "alerts.sql")["config_time_miss"]
     assert await pool.fetch(missed, timedelta(minutes=10)) == []
     if end:
         await pool.execute(f"UPDATE tickwright.shipment_polling_tracker SET {end}")

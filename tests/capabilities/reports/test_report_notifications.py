@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from kit.alerts import RULES
 from kit.api import ADMIN
 from kit.receivers import HttpReceiver, Received
 from kit.waiting import eventually_async
@@ -76,7 +77,7 @@ async def test_the_end_of_a_report_is_told_over_http_signed(database_url: str, t
     ):
         work = asyncio.create_task(node.run(signals=False))
         try:
-            receivers = AlertReceivers(node.installation.pool, target_check(settings))
+            receivers = AlertReceivers(node.installation.pool, target_check(settings), RULES)
             secret = (await receivers.put("desk", ReceiverRequest(url=receiver.url), caller=ADMIN)).secret
             assert secret is not None
             finished, failed = await ask(node, type="users", notify="desk"), await ask(node, type="scores")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kit.alerts import RULES
 from kit.leases import LONG
 from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
@@ -16,7 +17,7 @@ from tickwright.capabilities.reports.handlers import ReportRequest
 from tickwright.capabilities.reports.types.plan import Listener
 from tickwright.domain.errors import Rejected
 from tickwright.engine.leases import Lease, Leases
-from tickwright.observe.alerts import RULES, AlertRule
+from tickwright.observe.alerts import AlertRule
 
 SERVICE = Listener(name="outside", kind="service")
 QUERY = Listener(name="users", kind="sql", source="plt_user", sql="SELECT 1 AS id")

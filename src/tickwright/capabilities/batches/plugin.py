@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.capabilities.batches.definitions.batches import Batches
+    from tickwright.observe.alerts import AlertRule
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -139,6 +140,12 @@ class BatchesPlugin(Plugin):
         consumer = BatchConsumer(ChunksStore(context.pool), session, wakeups, works, at_once=at_once)
         context.run(wakeups, consumer)
         context.count(consumer_source(consumer))
+
+    def alert_rules(self) -> Sequence["AlertRule"]:
+        """Return the alert rules of this capability."""
+        from tickwright.capabilities.batches.alerts import RULES
+
+        return RULES
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of campaigns, batches and executions."""

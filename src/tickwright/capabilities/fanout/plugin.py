@@ -19,6 +19,7 @@ from tickwright.store.pool import Pool
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.observe.alerts import AlertRule
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -148,6 +149,12 @@ class FanoutPlugin(Plugin):
         context.facts["modules"] = [module.name for module in modules.all()]
         context.run(queue, consumer, ConsumerReporter(consumer, queue, context.facts))
         context.count(consumer_source(consumer), queue.samples)
+
+    def alert_rules(self) -> Sequence["AlertRule"]:
+        """Return the alert rules of this capability."""
+        from tickwright.capabilities.fanout.alerts import RULES
+
+        return RULES
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of entities and modules."""

@@ -17,6 +17,7 @@ from tickwright.ports.caller import Caller
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.observe.alerts import AlertRule
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -104,6 +105,12 @@ class JobsPlugin(Plugin):
         context.facts["brokers"] = sorted(brokers)
         context.facts["threads_stuck"] = lambda: worker.runner.threads_stuck
         context.run(context.ports.put(JobWorker, worker))
+
+    def alert_rules(self) -> Sequence["AlertRule"]:
+        """Return the alert rules of this capability."""
+        from tickwright.capabilities.jobs.alerts import RULES
+
+        return RULES
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of jobs, task types and dead letters."""

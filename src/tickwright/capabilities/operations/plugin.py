@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from tickwright import __version__
+from tickwright.observe.alerts import AlertRule, AlertRules
 from tickwright.plugin import Context, Plugin, SettingsPart
 from tickwright.ports.broker import Brokers, TargetCheck
 
@@ -47,7 +48,7 @@ class OperationsPlugin(Plugin):
             return snapshots
 
         ports.offer(Operations, lambda: Operations(pool))
-        ports.offer(AlertReceivers, lambda: AlertReceivers(pool, ports.get(TargetCheck)))
+        ports.offer(AlertReceivers, lambda: AlertReceivers(pool, ports.get(TargetCheck), ports.get(AlertRules)))
         ports.offer(Snapshots, overview)
 
     async def start(self, context: Context) -> None:
@@ -58,7 +59,7 @@ class OperationsPlugin(Plugin):
 
         ports = context.ports
         leases = ports.get(Leases)
-        context.run_leased(Alerting(leases))
+        context.run_leased(Alerting(leases, rules=ports.get(AlertRules)))
         if "scheduler" in context.roles:
             from tickwright.capabilities.operations.retention import operations_retention
             from tickwright.engine.leased_loop import LeasedRounds
@@ -76,6 +77,12 @@ class OperationsPlugin(Plugin):
             context.count(relay_source(relay), leases_source([relay]))
         if "api" in context.roles:
             context.run(ports.get(Snapshots))
+
+    def alert_rules(self) -> Sequence["AlertRule"]:
+        """Return the alert rules of this capability."""
+        from tickwright.capabilities.operations.alerts.rules import RULES
+
+        return RULES
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of operators."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.engine.leases import Leases
+    from tickwright.observe.alerts import AlertRule
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -140,6 +141,12 @@ class PollingPlugin(Plugin):
             context.run(log)
         context.run(consumer)
         context.count(consumer_source(consumer), *([log.samples] if log is not None else ()))
+
+    def alert_rules(self) -> Sequence["AlertRule"]:
+        """Return the alert rules of this capability."""
+        from tickwright.capabilities.polling.alerts import RULES
+
+        return RULES
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of trackers, accounts, partners, slices and the relays."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tickwright.capabilities.reports.requests.messages import Routes
     from tickwright.capabilities.reports.types.report_types import ReportTypes
+    from tickwright.observe.alerts import AlertRule
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -137,6 +138,12 @@ class ReportsPlugin(Plugin):
         if exchange is not None:
             context.run(ReportCalls(pool, listener, bringers, open_queue=exchange.queue, declare=exchange.prepare))
         context.count(source_of(listener, supervisor))
+
+    def alert_rules(self) -> Sequence["AlertRule"]:
+        """Return the alert rules of this capability."""
+        from tickwright.capabilities.reports.alerts import RULES
+
+        return RULES
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of reports, report types and files."""

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from kit.alerts import RULES
 from kit.fix_plans import Planner
 from tickwright.capabilities.batches.retention import SQL as UPKEEP
-from tickwright.capabilities.operations.alerts.alerting import SQL
 from tickwright.capabilities.operations.overview.reads import COUNT_MAX
 from tickwright.capabilities.operations.overview.reads import SQL as OVERVIEW
-from tickwright.observe.alerts import RULES
 
 FILL = """
 INSERT INTO tickwright.batches (name, kind, type, definition)
@@ -32,7 +31,7 @@ def crowded(module_url: str) -> Iterator[Planner]:
     planner = Planner(module_url)
     for rule in RULES:
         if rule.name.startswith("execution_"):
-            planner.prepare(rule.name, SQL[rule.name])
+            planner.prepare(rule.name, rule.sql)
     planner.prepare("overview", OVERVIEW["executions"])
     for name in ("old", "give_up"):
         planner.prepare(name, UPKEEP[name])

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from kit.alerts import RULES
 from kit.fix_plans import Planner
-from tickwright.observe.alerts import RULES
 
 ENTITIES = 20_000
 FILL = f"""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from kit.alerts import RULES
 from kit.consumers import running_consumer, seed
 from kit.leases import LONG
 from kit.processes import kill_group, spawn
@@ -15,7 +16,6 @@ from kit.wheels import REGISTER, Wheels
 from tickwright import Answer, Poll
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.engine.leases import Leases
-from tickwright.observe.alerts import RULES
 
 PROGRAM = Path(__file__).parents[3] / "kit" / "loop_process.py"
 AT_ONCE = tuple(

@@ -5,9 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from kit.alerts import RULES
 from kit.fix_plans import Planner
-from tickwright.capabilities.operations.alerts.alerting import SQL
-from tickwright.observe.alerts import RULES
 
 PARTNERS = 100
 QUIET = """{"quiet": "22:00-06:00 Europe/Berlin"}"""
@@ -45,8 +44,8 @@ def crowded(module_url: str) -> Iterator[Planner]:
     """Two wheels of a hundred partners, a ledger of 200,000 turns, and a lot that waits."""
     planner = Planner(module_url)
     for rule in RULES:
-        if rule.name in SQL:
-            planner.prepare(f"rule_{rule.name}", SQL[rule.name])
+        if rule.sql:
+            planner.prepare(f"rule_{rule.name}", rule.sql)
     planner.run(FILL)
     planner.run("ANALYZE")
     yield planner

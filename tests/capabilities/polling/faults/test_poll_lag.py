@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from pydantic import SecretStr
 
+from kit.alerts import RULES
 from kit.consumers import LONG, Trackers, all_done, http_of, running_consumer
 from kit.kafka import KafkaServer
 from kit.kafka_consumers import hand_to_relay, kafka_source, publish, spoil
@@ -25,7 +26,6 @@ from tickwright.capabilities.polling.relay.admin import PollPartitionView, poll_
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
-from tickwright.observe.alerts import RULES
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.views import Reason

@@ -13,26 +13,25 @@ in the same transaction: one outbox row per alert and receiver that wants to hea
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from typing import Any
 
 import structlog
 
+from tickwright.capabilities.operations.alerts.rules import OUTBOX, SQL
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.masking import masked_address, masked_text, masked_tokens
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.engine.outbox.table import LANES_WALKED, lane_heads
-from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, RULES, AlertRule, Finding, summary_of
+from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, AlertRule, Finding, summary_of
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE, Connection
-from tickwright.store.queries import load, with_lanes, with_shared
+from tickwright.store.queries import load
 
-SQL = with_shared(
-    with_lanes(load("tickwright.capabilities.operations.sql", "alerts.sql")), "table_lock", "listed", "lists"
-)
 RECEIVERS = load("tickwright.capabilities.operations.sql", "alert_receivers.sql")
 LEASE = "alerting"
 EVERY = timedelta(seconds=15)
@@ -122,7 +121,7 @@ class Alerting(LeasedService):
 
     Args:
         leases: Of this process.
-        rules: Other bounds, for tests and for installations that want them.
+        rules: Of all plugins; those of one name are evaluated as one rule.
         every: Between two rounds; at most a third of the lease's length.
     """
 
@@ -130,13 +129,16 @@ class Alerting(LeasedService):
         self,
         leases: Leases,
         *,
-        rules: Sequence[AlertRule] = RULES,
+        rules: Sequence[AlertRule],
         every: timedelta = EVERY,
         lease_terms: LeaseTerms = TERMS,
         probe: Probe = NO_PROBE,
     ) -> None:
         super().__init__("alerting", leases, LEASE, self._rounds, terms=lease_terms, kept=False, probe=probe)
-        self._rules, self._every = tuple(rules), every
+        self._every = every
+        self._rules: dict[str, list[AlertRule]] = defaultdict(list)
+        for rule in rules:
+            self._rules[rule.name].append(rule)
         self.clock = ClockWatch()
         self.patience = Patience()
         self._failed: dict[str, str] = {}
@@ -169,7 +171,7 @@ class Alerting(LeasedService):
             firing: defaultdict[str, set[str]] = defaultdict(set)
             for row in await connection.fetch(SQL["firing"]):
                 firing[row["rule"]].add(row["subject"])
-            for rule in sorted(self._rules, key=self._turn):
+            for rule in sorted((parts[0] for parts in self._rules.values()), key=self._turn):
                 if self.stopping.is_set():  # a far database makes rounds long; what was found is written
                     return
                 if self.patience.is_due(rule, now_s):
@@ -189,7 +191,7 @@ class Alerting(LeasedService):
     ) -> None:
         try:
             async with connection.transaction() if isolated else nullcontext():
-                found = await _ask(connection, rule)
+                found = await _ask(connection, self._rules[rule.name])
                 lasting = self.patience.lasting(rule, found, firing, monotonic()) if rule.hold else found
                 await _settle(connection, rule, lasting, firing, cut=found.cut)
         except Exception as error:
@@ -203,27 +205,31 @@ class Alerting(LeasedService):
             self._failed.pop(rule.name, None)
 
 
-async def _ask(connection: Connection, rule: AlertRule) -> Findings:
-    if rule.name in {"outbox_oldest", "outbox_unknown_scheme", "outbox_many_destinations"}:
-        return await _ask_outbox(connection, rule)
-    if rule.name == "dead_letters":
-        return await _ask_dead_letters(connection, rule)
-    rows = await connection.fetch(SQL[rule.name], *rule.bounds)
+async def _ask(connection: Connection, parts: Sequence[AlertRule]) -> Findings:
+    """Return what a rule finds; its parts are the queries that several plugins have for it."""
     findings: dict[str, Finding] = {}
-    for row in rows:  # of one subject that is found twice the first counts, as of two that are cut to the same
-        subject = row["subject"][:SUBJECT_CHARS_MAX]
-        findings.setdefault(subject, Finding(subject, json.loads(row["facts"])))
-    return Findings(findings.values(), cut=len(rows) >= rule.rows_max)
+    cut = False
+    for part in parts:
+        if part.name in OUTBOX:
+            return await _ask_outbox(connection, part)
+        rows = await connection.fetch(part.sql, *part.bounds)
+        cut = cut or len(rows) >= part.rows_max or any(row.get("cut") for row in rows)
+        for row in rows:
+            _take(findings, part, row["subject"], json.loads(row["facts"]))
+    return Findings(findings.values(), cut=cut)
 
 
-async def _ask_dead_letters(connection: Connection, rule: AlertRule) -> Findings:
-    """Return one finding a type and a host: what is behind a host may be a credential, and receivers are told it."""
-    rows, counts = await connection.fetch(SQL[rule.name], *rule.bounds), Counter[str]()
-    for row in rows:
-        subject = masked_address(row["subject"]) if row["is_address"] else row["subject"]
-        counts[subject[:SUBJECT_CHARS_MAX]] += json.loads(row["facts"])["count"]
-    found = (Finding(subject, {"count": count}) for subject, count in counts.items())
-    return Findings(found, cut=any(row["cut"] for row in rows))
+def _take(findings: dict[str, Finding], part: AlertRule, subject: str, facts: dict[str, Any]) -> None:
+    """Take one subject. Equal ones are counted together where they are counted, else the first one is kept.
+
+    What is behind the host of an address may be a credential, and alerts are sent to receivers.
+    """
+    subject = (masked_address(subject) if part.counts_addresses else subject)[:SUBJECT_CHARS_MAX]
+    found = findings.get(subject)
+    if found is None:
+        findings[subject] = Finding(subject, facts)
+    elif part.counts_addresses:
+        findings[subject] = Finding(subject, {"count": found.facts["count"] + facts["count"]})
 
 
 async def _ask_outbox(connection: Connection, rule: AlertRule) -> Findings:

@@ -6,7 +6,7 @@ that already fires it hears the end.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ from tickwright.domain.rotation import OVERLAP_DEFAULT, check_overlap
 from tickwright.domain.signatures import SECRET_BYTES, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.time_texts import format_duration
-from tickwright.observe.alerts import OWN_RULES, RULES
+from tickwright.observe.alerts import OWN_RULES, AlertRule
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes
 from tickwright.ports.views import view
@@ -29,7 +29,6 @@ from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.operations.sql", "alert_receivers.sql")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
-_RULES = frozenset(rule.name for rule in (*RULES, *OWN_RULES))
 RECEIVERS_MAX = 100
 
 
@@ -81,10 +80,12 @@ class AlertReceivers:
     Args:
         pool: Of this process.
         allow_target: Raises ``Rejected`` for an address that may not be reached.
+        rules: That a receiver may name.
     """
 
-    def __init__(self, pool: Pool, allow_target: Callable[[str], None]) -> None:
+    def __init__(self, pool: Pool, allow_target: Callable[[str], None], rules: Iterable[AlertRule]) -> None:
         self._pool, self._allow_target = pool, allow_target
+        self._rules = frozenset(rule.name for rule in (*rules, *OWN_RULES))
 
     async def list(self) -> list[ReceiverView]:
         """Return every receiver by name."""
@@ -106,7 +107,7 @@ class AlertReceivers:
             Rejected: ``invalid_receiver``, ``unknown_rule``, ``too_many_receivers`` (100 at most), ``invalid_target``,
                 or what the broker says of the url (``ssrf_blocked``). Permanent.
         """
-        _check(name, wanted)
+        _check(name, wanted, self._rules)
         self._allow_target(wanted.url)
         secret = None
         async with self._pool.acquire() as connection, connection.transaction():
@@ -167,11 +168,11 @@ class AlertReceivers:
             await write_audit(connection, caller, "alert_receivers.delete", _subject(name), before=_audited(before))
 
 
-def _check(name: str, wanted: ReceiverRequest) -> None:
+def _check(name: str, wanted: ReceiverRequest, rules: frozenset[str]) -> None:
     if not _NAME.fullmatch(name):
         raise Rejected("invalid_receiver", "receiver: 1 to 50 letters, digits, '_', '.' or '-'", field="name")
-    if unknown := sorted(set(wanted.rules or ()) - _RULES):
-        message = f"there is no alert rule {unknown[0][:50]!r}; rules: {', '.join(sorted(_RULES))}"
+    if unknown := sorted(set(wanted.rules or ()) - rules):
+        message = f"there is no alert rule {unknown[0][:50]!r}; rules: {', '.join(sorted(rules))}"
         raise Rejected("unknown_rule", message, field="rules")
     target = parse_target(wanted.url)
     if not isinstance(target, WebTarget) or target.scheme not in {"http", "https"}:

@@ -1,0 +1,75 @@
+-- name: unknown_task_type
+-- Types that are not registered, with a job that is due for longer than $1; a thousand of them. What is not due is left out before that. Of a type that
+-- is registered, or was found, the other lanes are not read: either may have many. Index: scheduled_tasks_due, a probe a lane.
+WITH RECURSIVE walk AS (
+  (SELECT t.task_type, t.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = t.task_type) AS is_known,
+          coalesce(t.retry_at, t.execute_at) <= clock_timestamp() - $1::interval AS is_late
+     FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT 1)
+  UNION ALL
+  SELECT n.task_type, n.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = n.task_type),
+         n.due <= clock_timestamp() - $1::interval
+    FROM walk w CROSS JOIN LATERAL (
+      SELECT t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
+       WHERE (t.task_type, t.priority) > (w.task_type, CASE WHEN w.is_known OR w.is_late THEN 32767 ELSE w.priority END::smallint)
+       ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT 1) AS n
+)
+SELECT task_type AS subject, '{}'::jsonb::text AS facts FROM walk WHERE is_late AND NOT is_known LIMIT 1000;
+
+-- name: task_type_gone
+-- Types whose endpoint answered 410. Small: a row per type.
+SELECT name AS subject, jsonb_build_object('gone_at', gone_at)::text AS facts
+  FROM tickwright.task_types WHERE gone_at IS NOT NULL LIMIT 1000;
+
+-- name: dead_letters
+-- Dead letters of the last $1 per type, counted up to 30,000. Of more than a hundred types those with a hundredth each, and the
+-- rest as one: a name for each letter would fire and clear with every look. While names are folded the answer is cut: those
+-- that fired alone may be among them. Index: scheduled_tasks_dead_at.
+WITH named AS (
+  SELECT subject, count(*) AS n, count(*) OVER () <= 100 OR count(*) * 100 >= sum(count(*)) OVER () AS alone
+    FROM (SELECT task_type::text AS subject FROM tickwright.scheduled_tasks_dead
+           WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 30000) AS d
+   GROUP BY subject
+)
+SELECT CASE WHEN alone THEN subject ELSE 'many others' END AS subject,
+       jsonb_build_object('count', sum(n))::text AS facts, (SELECT sum(n) >= 30000 OR NOT bool_and(alone) FROM named) AS cut
+  FROM named GROUP BY 1;
+
+-- name: dead_letters_many
+-- Whether more jobs died within $1 than dead_letters reads. Index: scheduled_tasks_dead_at.
+SELECT 'letters' AS subject, jsonb_build_object('count', 30000)::text AS facts
+ WHERE 30000 < (SELECT count(*) FROM (SELECT FROM tickwright.scheduled_tasks_dead
+                                       WHERE completed_at > clock_timestamp() - $1::interval LIMIT 30001) AS jobs);
+
+-- name: lateness
+-- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive; however many unknown types there are.
+-- Index: scheduled_tasks_due, two probes a lane.
+WITH RECURSIVE {runnable}
+SELECT lane.task_type AS subject,
+       jsonb_build_object('late_s', round(max(date_part('epoch', clock_timestamp() - oldest.due))::numeric))::text AS facts
+  FROM runnable AS lane
+ CROSS JOIN LATERAL (
+   SELECT coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
+    WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
+    ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 1) AS oldest
+ WHERE oldest.due < clock_timestamp() - $1::interval
+   AND EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+                  AND 'worker' = ANY (w.roles))
+ GROUP BY lane.task_type;
+
+-- name: no_live_worker
+-- Whether a job that may run is due for longer than $1 while no worker is alive. Index: scheduled_tasks_due.
+WITH RECURSIVE {runnable}
+SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
+ WHERE NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+                      AND 'worker' = ANY (w.roles))
+   AND EXISTS (SELECT FROM runnable AS lane
+                WHERE EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
+                               WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+                                 AND coalesce(t.retry_at, t.execute_at) < clock_timestamp() - $1::interval));
+
+-- name: threads_stuck
+-- Live sessions that report synchronous handlers which were stopped and did not return. Small: a row per session.
+SELECT name || ' #' || id AS subject, jsonb_build_object('count', facts -> 'threads_stuck')::text AS facts
+  FROM tickwright.workers
+ WHERE lost_at IS NULL AND lease_until > clock_timestamp() AND jsonb_typeof(facts -> 'threads_stuck') = 'number'
+   AND (facts ->> 'threads_stuck')::numeric > 0 LIMIT 1000;

@@ -1,0 +1,157 @@
+-- name: scheduler_stopped
+-- Whether turns are not selected although their time has come ($1 before they are due), or no process holds the selector's
+-- lease for longer than $2 (dead-man); and whether a tracker waits for longer than $3 for its slot while no process holds the
+-- registrar's lease. Small: a row per slot. Indexes: job_config_pkey, tracker_intake_pkey.
+SELECT 'selector' AS subject,
+       jsonb_build_object('what', 'Trackers are not polled', 'late_s', round(date_part('epoch', clock_timestamp() - min(s.next_due_at))::numeric + 60))::text AS facts
+  FROM tickwright.poll_slots s
+HAVING min(s.next_due_at) < clock_timestamp() + interval '1 minute' - $1::interval
+    OR (count(*) > 0 AND NOT EXISTS (SELECT FROM tickwright.job_config c
+                                      WHERE c.job_name = 'selector' AND c.running AND c.lease_until > clock_timestamp() - $2::interval))
+UNION ALL
+SELECT 'registrar', jsonb_build_object('what', 'Trackers get no schedule', 'late_s', round(date_part('epoch', clock_timestamp() - first.registered_at)::numeric))::text
+  FROM (SELECT i.registered_at FROM tickwright.tracker_intake i ORDER BY i.id LIMIT 1) AS first
+ WHERE first.registered_at < clock_timestamp() - $3::interval
+   AND NOT EXISTS (SELECT FROM tickwright.job_config c
+                    WHERE c.job_name = 'registrar' AND c.running AND c.lease_until > clock_timestamp() - $2::interval);
+
+-- name: config_time_miss
+-- Trackers that were registered longer than $1 ago and have no schedule. Index: tracker_intake_pkey (the oldest first).
+SELECT 'registrar' AS subject, jsonb_build_object('count', count(*))::text AS facts
+  FROM (SELECT i.registered_at FROM tickwright.tracker_intake i ORDER BY i.id LIMIT 10000) AS oldest
+ WHERE registered_at < clock_timestamp() - $1::interval
+HAVING count(*) > 0;
+
+-- name: missed_previous_poll
+-- Partners of whose trackers more than a hundredth was meant by turns within the last $1 and not polled when the next one
+-- was due: late, given up, or left to a later turn because their account is capped. Without turns of quiet hours, of which the
+-- edges are taken to five minutes, as the judge leaves them out, and without those from before a partner was changed. A wheel has
+-- one slot for a minute; OFFSET 0 keeps each a probe, whatever the planner believes of the ledger. Index: poll_slices_pkey.
+WITH turns AS MATERIALIZED (
+  SELECT l.partner_no, w.interval_minutes, date_bin('5 minutes', minute.at, 'epoch') AS from_at, min(minute.at) AS since,
+         sum(l.selected + l.deferred) AS meant, sum(l.selected + l.deferred - l.polled) AS missed
+    FROM tickwright.poll_wheels w
+   CROSS JOIN LATERAL generate_series(
+     date_trunc('minute', clock_timestamp() - $1::interval - make_interval(mins => w.interval_minutes)) + interval '1 minute',
+     clock_timestamp() - make_interval(mins => w.interval_minutes) - interval '1 minute', interval '1 minute') AS minute (at)
+   CROSS JOIN LATERAL (
+     SELECT s.partner_no, s.selected, s.deferred, s.polled FROM tickwright.poll_slices s
+      WHERE s.due_at = minute.at
+        AND s.slot_id = w.first_slot_id + (date_part('epoch', minute.at)::bigint / 60 % w.interval_minutes)::integer OFFSET 0) AS l
+   GROUP BY 1, 2, 3
+)
+SELECT p.name AS subject, jsonb_build_object('count', sum(t.missed), 'since', min(t.since))::text AS facts
+  FROM tickwright.partners p JOIN turns t ON t.partner_no = p.partner_no
+ WHERE p.paused_at IS NULL AND t.since >= p.promised_since
+   AND p.partner_no IN (SELECT partner_no FROM turns WHERE missed > 0)
+   AND NOT tickwright.quiet_at(p.settings, t.from_at)
+   AND NOT tickwright.quiet_at(p.settings, t.from_at + interval '5 minutes' + t.interval_minutes * interval '6 seconds')
+ GROUP BY p.name HAVING sum(t.missed) > 0.01 * sum(t.meant) LIMIT 1000;
+
+-- name: account_lag
+-- Accounts of whose last interval more is stale than their objective allows. Small: a row per account.
+SELECT account_id AS subject,
+       jsonb_build_object('lag_percent', round(100 * lag::numeric), 'stale', polls - fresh, 'polls', polls, 'since', stale_since)::text AS facts
+  FROM tickwright.judged_accounts WHERE stale_since IS NOT NULL AND paused_at IS NULL ORDER BY stale_since LIMIT 1000;
+
+-- name: poll_relay_stalled
+-- Shards whose polls were to be released longer than $1 ago and are not published: the oldest that waits, and what is
+-- frozen into a batch. Indexes: scheduler_outbox_waiting, two probes a shard; scheduler_outbox_batch.
+WITH RECURSIVE shards AS (
+  (SELECT o.shard FROM tickwright.scheduler_outbox o WHERE o.batch_no IS NULL ORDER BY o.shard LIMIT 1)
+  UNION ALL
+  SELECT n.shard
+    FROM shards s CROSS JOIN LATERAL (
+      SELECT o.shard FROM tickwright.scheduler_outbox o
+       WHERE o.batch_no IS NULL AND o.shard > s.shard ORDER BY o.shard LIMIT 1) AS n
+), oldest AS (
+  SELECT s.shard, o.release_at
+    FROM shards s CROSS JOIN LATERAL (
+      SELECT o.release_at FROM tickwright.scheduler_outbox o
+       WHERE o.batch_no IS NULL AND o.shard = s.shard ORDER BY o.release_at LIMIT 1) AS o
+  UNION ALL
+  SELECT o.shard, o.release_at FROM tickwright.scheduler_outbox o WHERE o.batch_no IS NOT NULL
+)
+SELECT shard::text AS subject,
+       jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - min(release_at))::numeric))::text AS facts
+  FROM oldest GROUP BY shard HAVING min(release_at) < clock_timestamp() - $1::interval;
+
+-- name: polls_wait
+-- Partners whose polls wait in the queue for longer than $1 although they could be called all that time: not paused, not in quiet hours, not
+-- silent because they said so, and not failing, of which partner_breaker_open tells. Index: poll_queue_waiting, a probe a partner.
+SELECT p.name AS subject,
+       jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - oldest.due_at)::numeric))::text AS facts
+  FROM tickwright.partners p
+ CROSS JOIN LATERAL (SELECT q.due_at FROM tickwright.poll_queue q
+                      WHERE q.partner_no = p.partner_no AND q.owner IS NULL ORDER BY q.due_at LIMIT 1) AS oldest
+  LEFT JOIN tickwright.partner_states s ON s.partner_no = p.partner_no
+ WHERE p.paused_at IS NULL
+   AND greatest(oldest.due_at, p.promised_since, s.blocked_until, s.open_until, s.changed_at) < clock_timestamp() - $1::interval
+   AND NOT tickwright.quiet_at(p.settings, clock_timestamp())
+   AND NOT tickwright.quiet_at(p.settings, clock_timestamp() - $1::interval)
+ LIMIT 1000;
+
+-- name: partner_breaker_open
+-- Partners that nobody calls because they fail, and that somebody tried within the last $1: one that nobody has polls for is
+-- never tried again, and its breaker stays as it is. Small: a row per partner.
+SELECT p.name AS subject, jsonb_build_object('open_until', s.open_until, 'error', left(s.last_error, 200))::text AS facts
+  FROM tickwright.partner_states s JOIN tickwright.partners p ON p.partner_no = s.partner_no
+ WHERE s.breaker <> 'closed' AND p.paused_at IS NULL
+   AND greatest(s.changed_at, s.open_until, s.trial_until) > clock_timestamp() - $1::interval LIMIT 1000;
+
+-- name: partner_not_callable
+-- Partners that nobody can call although consumers live: their settings have no http, and no consumer has a function for
+-- them. Only those with a turn that was selected within the last interval and was due longer than $1 ago.
+-- Small: a row per partner; for those few, poll_places_pkey, and poll_slices_pkey backwards to the first hit.
+SELECT p.name AS subject, jsonb_build_object('count', sum(turn.selected))::text AS facts
+  FROM tickwright.partners p
+  JOIN tickwright.poll_places n ON n.partner_no = p.partner_no
+ CROSS JOIN LATERAL (
+   SELECT l.selected FROM tickwright.poll_slices l
+    WHERE l.due_at BETWEEN clock_timestamp() - $1::interval - make_interval(mins => n.interval_minutes + 2) AND clock_timestamp() - $1::interval
+      AND l.partner_no = p.partner_no AND l.interval_minutes = n.interval_minutes AND l.selected > 0
+    ORDER BY l.due_at DESC LIMIT 1) AS turn
+ WHERE jsonb_typeof(p.settings -> 'http') IS DISTINCT FROM 'object' AND p.paused_at IS NULL
+   AND EXISTS (SELECT FROM tickwright.workers w
+                WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'poll-consumer' = ANY (w.roles))
+   AND NOT EXISTS (SELECT FROM tickwright.workers w
+                    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND w.facts -> 'partners' ? p.name)
+ GROUP BY p.name LIMIT 1000;
+
+-- name: poll_group_lag
+-- Topics with polls that were published longer than $1 ago and that no consumer has read: too few read, too slowly, or none at all
+-- (then nobody moves the group's position, and the relay's ends go on). A topic that no poll went to for a week is left
+-- out: its polls are superseded. Small: a row per partition. Index: poll_ends_pkey.
+SELECT topic AS subject,
+       jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - min(unread_since))::numeric), 'lag', sum(lag),
+                          'partitions', count(*), 'readers', count(DISTINCT reader))::text AS facts
+  FROM tickwright.poll_lags
+ WHERE unread_since < clock_timestamp() - $1::interval AND published_at > clock_timestamp() - interval '7 days'
+ GROUP BY topic LIMIT 1000;
+
+-- name: freshness_budget
+-- Accounts of whose polls within the last month more is stale than their objective allows, and of those within the last
+-- interval, too: who has overdrawn his budget and keeps to the objective again is not told of all month long. The days are
+-- looked at of those alone who lag now, the worst 2,000. Index: account_freshness_pkey.
+WITH lately AS MATERIALIZED (
+  SELECT j.account_no, j.account_id, j.polls, j.fresh, c.freshness_objective AS objective
+    FROM tickwright.judged_accounts j JOIN tickwright.polling_schedule_config c USING (account_no)
+   WHERE j.stale_since IS NOT NULL AND j.paused_at IS NULL ORDER BY j.polls - j.fresh DESC LIMIT 2000
+)
+SELECT l.account_id AS subject,
+       jsonb_build_object('objective_percent', round(100 * l.objective::numeric, 2), 'percent', round(100 * m.fresh / m.polls, 2),
+                          'recent_percent', round(100 * l.fresh::numeric / l.polls, 2))::text AS facts
+  FROM lately l
+ CROSS JOIN LATERAL (SELECT sum(f.polls) AS polls, sum(f.fresh) AS fresh FROM tickwright.account_freshness f
+                      WHERE f.account_no = l.account_no) AS m
+ WHERE m.polls - m.fresh > (1 - l.objective) * m.polls ORDER BY m.polls - m.fresh DESC LIMIT 1000;
+
+-- name: freshness_unknown
+-- Whether a wheel with slots was not judged for longer than $1 and 1.2 intervals (a turn's time is over after 1.1): then nobody
+-- knows how fresh accounts are, and account_lag and freshness_budget are silent. Small: a row per wheel and slot.
+SELECT 'judge' AS subject,
+       jsonb_build_object('since', date_trunc('second', min(w.judged_until)), 'wheels', count(*))::text AS facts
+  FROM tickwright.poll_wheels w
+ WHERE w.judged_until < clock_timestamp() - $1::interval - 1.2 * make_interval(mins => w.interval_minutes)
+   AND EXISTS (SELECT FROM tickwright.poll_slots s WHERE s.interval_minutes = w.interval_minutes)
+HAVING count(*) > 0;
