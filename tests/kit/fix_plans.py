@@ -90,13 +90,13 @@ class Planner:
 
     def prepare_rules(self, prefix: str) -> None:
         """Prepare the alert rules whose names begin so."""
-        for rule in RULES:
-            if rule.name.startswith(prefix):
-                self.prepare(f"rule_{rule.name}", RULES_SQL[rule.name])
+        for name, sql in RULES_SQL.items():
+            if name.startswith(prefix) and sql:
+                self.prepare(f"rule_{name}", sql)
 
     def explain_rule(self, name: str) -> Plan:
         """Ask a prepared rule with the bounds that it has; return its plan."""
-        return self.explain(f"rule_{name}", *next(rule.bounds for rule in RULES if rule.name == name))
+        return self.explain(f"rule_{name}", *next(rule.bounds for rule in reversed(RULES) if rule.name == name))
 
     def explain_page(self, sql: str, *values: Any) -> Plan:
         """Execute a query as ``store.paging.fetch_page`` does, with the plan that a process would cache; return it."""

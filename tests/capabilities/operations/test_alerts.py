@@ -24,6 +24,7 @@ from tickwright.capabilities.polling.relay import store as relay_store
 from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, AlertRule, Finding, summary_of
 from tickwright.ports.log import Committed, Place
+from tickwright.process.plugins import PLUGINS
 
 WINDOWS = {
     "dead_letters",
@@ -836,6 +837,11 @@ def test_a_summary_never_fails_for_a_missing_fact() -> None:
 
 
 def test_names_are_unique() -> None:
-    """A rule's name is its identity in the table."""
-    names = [rule.name for rule in (*RULES, *OWN_RULES)]
-    assert len(names) == len(set(names))
+    """A rule's name is its identity in the table; what several plugins say of one is the same but for its query."""
+    kept = {}
+    for rule in (*RULES, *OWN_RULES):
+        said = (rule.severity, rule.summary, rule.hold, rule.every)
+        assert kept.setdefault(rule.name, said) == said, rule.name
+    for plugin in PLUGINS:
+        names = [rule.name for rule in plugin.alert_rules()]
+        assert len(names) == len(set(names)), plugin.name

@@ -43,9 +43,7 @@ SELECT account_no, 120, now(), CASE WHEN account_no % 100 = 0 THEN now() END, 10
 def crowded(module_url: str) -> Iterator[Planner]:
     """Two wheels of a hundred partners, a ledger of 200,000 turns, and a lot that waits."""
     planner = Planner(module_url)
-    for rule in RULES:
-        if rule.sql:
-            planner.prepare(f"rule_{rule.name}", rule.sql)
+    planner.prepare_rules("")
     planner.run(FILL)
     planner.run("ANALYZE")
     yield planner

@@ -2,8 +2,8 @@
 -- Whether an occurrence of a batch is late by $2 while no process holds the producer's lease for longer than $1, or by $3; and
 -- whether actions wait for longer than $2 while no process holds the checker's (dead-man). Small: while there is no checker,
 -- a row per execution with actions that wait. Indexes: batches_due, executions_to_release, execution_chunks_done, job_config_pkey.
-SELECT 'campaign-producer',
-       jsonb_build_object('what', 'Batches do not begin', 'late_s', round(date_part('epoch', clock_timestamp() - first.next_slot_at)::numeric))::text
+SELECT 'campaign-producer' AS subject,
+       jsonb_build_object('what', 'Batches do not begin', 'late_s', round(date_part('epoch', clock_timestamp() - first.next_slot_at)::numeric))::text AS facts
   FROM (SELECT b.next_slot_at FROM tickwright.batches b WHERE b.next_slot_at IS NOT NULL ORDER BY b.next_slot_at LIMIT 1) AS first
  WHERE first.next_slot_at < clock_timestamp() - $3::interval
     OR (first.next_slot_at < clock_timestamp() - $2::interval
