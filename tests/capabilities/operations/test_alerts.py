@@ -838,7 +838,7 @@ def test_a_summary_never_fails_for_a_missing_fact() -> None:
 
 def test_names_are_unique() -> None:
     """A rule's name is its identity in the table; what several plugins say of one is the same but for its query."""
-    kept = {}
+    kept: dict[str, tuple[object, ...]] = {}
     for rule in (*RULES, *OWN_RULES):
         said = (rule.severity, rule.summary, rule.hold, rule.every)
         assert kept.setdefault(rule.name, said) == said, rule.name

@@ -1,0 +1,145 @@
+"""A capability from an installed package: found by its entry point, it has a role, settings, a table, a rule and a route."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tickwright.domain.errors import Rejected
+from tickwright.plugin import Plugin
+from tickwright.process import plugins
+
+PACKAGE = '''
+"""A capability that greets: it repeats the greetings of the TOML file."""
+
+from tickwright.observe.alerts import AlertRule
+from tickwright.plugin import Plugin, SettingsPart
+
+
+class GreetingSettings(SettingsPart):
+    greeting_language: str = "en"
+
+
+def read_greeting(name, table, problems, *, where):
+    if "text" not in table:
+        problems.append(f"{where}.text: missing")
+
+
+class Greetings(Plugin):
+    name = "greetings"
+    roles = ("greeter",)
+    settings = GreetingSettings
+
+    def config_tables(self):
+        return {"greetings": read_greeting}
+
+    def alert_rules(self):
+        return (AlertRule("greeter_silent", "warning", "Nobody greets.", sql="SELECT 'x' AS subject, '{}' AS facts WHERE false"),)
+
+    def routes(self, context, gate):
+        from fastapi import APIRouter, Depends
+        from tickwright.ports.caller import Role
+
+        router = APIRouter(tags=["greetings"])
+
+        @router.get("/v1/greetings", dependencies=[Depends(gate.allow(Role.VIEWER))])
+        async def greetings():
+            language = context.settings.part(GreetingSettings).greeting_language
+            return {"language": language, "greetings": {name: one["text"] for name, one in context.tables("greetings").items()}}
+
+        return (router,)
+
+
+PLUGIN = Greetings()
+'''
+ASK = """
+import asyncio, json
+from tickwright.process.api import local_api
+from tickwright.process.installation import alert_rules
+from tickwright.process.roles import ROLES
+from tickwright.process.settings import load_settings, unknown_names
+
+
+async def work():
+    async with local_api(load_settings()) as app:
+        async def as_admin(scope, receive, send):
+            if scope["type"] == "http":
+                scope[CALLER] = Caller("test", Role.ADMIN)
+            await app(scope, receive, send)
+        paths = [route.path for router in app.routes for route in getattr(getattr(router, "original_router", None), "routes", [router])]
+        print(json.dumps({"roles": list(ROLES), "rules": [rule.name for rule in alert_rules()], "paths": paths, "unknown": unknown_names()}))
+
+asyncio.run(work())
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path, database_url: str) -> Iterator[dict[str, str]]:
+    """The environment of a process in which the package is installed."""
+    (tmp_path / "greetings.py").write_text(PACKAGE)
+    info = tmp_path / "greetings-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greetings\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tickwright.capabilities]\ngreetings = greetings:PLUGIN\n")
+    config = tmp_path / "tickwright.toml"
+    config.write_text('[greetings.morning]\ntext = "Good morning"\n')
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    yield {
+        **os.environ,
+        "PYTHONPATH": path,
+        "TICKWRIGHT_DATABASE_URL": database_url,
+        "TICKWRIGHT_CONFIG": str(config),
+        "TICKWRIGHT_GREETING_LANGUAGE": "de",
+    }
+
+
+def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with ``words``."""
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_an_installed_capability_is_a_part_of_the_product(environment: dict[str, str]) -> None:
+    """Its role is a command, its variable is known, its table is checked, its rule is evaluated, its route is served."""
+    said = run(environment, "-m", "tickwright", "greeter", "--help")
+    assert said.returncode == 0, said.stderr
+    said = run(environment, "-c", ASK.replace("import httpx\n", ""))
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout.splitlines()[-1])
+    assert "greeter" in found["roles"]
+    assert "greeter_silent" in found["rules"]
+    assert "/v1/greetings" in found["paths"]
+    assert "TICKWRIGHT_GREETING_LANGUAGE" not in found["unknown"]
+
+
+def test_a_mistake_in_its_table_is_reported_with_those_of_the_others(environment: dict[str, str]) -> None:
+    """The file is refused whole, with the place of each mistake."""
+    Path(environment["TICKWRIGHT_CONFIG"]).write_text("[greetings.evening]\n[modules.x]\n")
+    said = run(environment, "-m", "tickwright", "run", "greeter")
+    assert said.returncode == 2
+    assert "greetings.evening.text: missing" in said.stderr
+    assert "modules.x" in said.stderr
+
+
+def test_what_is_no_plugin_stops_the_start(environment: dict[str, str], tmp_path: Path) -> None:
+    """A process without a capability that its operator installed would leave its work undone."""
+    (tmp_path / "greetings.py").write_text("PLUGIN = 'hello'")
+    said = run(environment, "-m", "tickwright", "--version")
+    assert said.returncode != 0
+    assert "invalid_plugin" in said.stderr or "is not a tickwright.plugin.Plugin" in said.stderr
+
+
+def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two plugins of one name neither could be told from the other."""
+
+    class Second(Plugin):
+        name = "jobs"
+
+    monkeypatch.setattr(
+        plugins, "_plugins", lambda: iter([("here", plugins.PLUGINS[0]), ("there", Second()), ("again", Second())])
+    )
+    with pytest.raises(Rejected, match="there is a plugin named 'jobs' already"):
+        plugins.load_plugins()
