@@ -1,8 +1,8 @@
 """Kafka topics as destinations: idempotent publishes acknowledged by every replica, one outcome per message.
 
-Decides from the delivery report. *Accepted* means that all replicas in sync have the record. A broker that is away, or
-a topic that is missing, refuses at once instead of filling a queue. This way out is at least once: the same message
-may be published again by a later attempt, under the same ``event_id``. Polls take another way, ``transactions.py``.
+The delivery report decides. *Accepted* means that all in-sync replicas have the record. While no broker is reachable or
+the topic is missing, messages are refused at once instead of filling a queue. Delivery is at least once: a retry may
+publish the same message again, under the same ``event_id``. Polls use ``transactions.py`` instead.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import KafkaTarget, parse_target
 from tickwright.ports.broker import Message, Outcome, Refused, Unknown
 from tickwright.transports.kafka.config import KafkaConfig
-from tickwright.transports.kafka.producer import BYTES_MAX, TOO_LARGE, KafkaLink, judge
+from tickwright.transports.kafka.producer import BYTES_MAX, TOO_LARGE, KafkaProducers, outcome_of_report
 
 TEXT_BYTES_MAX = 255
 KEY_BYTES_MAX = 1024 * 4
@@ -22,7 +22,7 @@ READY_WITHIN_S = 1.0
 
 _SCHEMES = frozenset({"kafka"})
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")
-_NOT_SENT = Refused("broker_busy", "Kafka could not be handed the message in time; nothing was sent.")
+_NOT_SENT = Refused("broker_busy", "The producer's queue had no room in time; nothing was sent.")
 _LATE = Unknown("timeout", "No acknowledgement within the timeout; it may have been taken.")
 
 
@@ -37,13 +37,13 @@ class KafkaBroker:
 
     Invariants:
         KFK-3: at most 10,000 messages and 64 MiB wait for an acknowledgement at one time.
-        KFK-7: a topic that takes nothing never fills the queue; what has no room waits for it within the timeout.
+        KFK-7: a stalled topic never fills the queue; messages without room wait within their timeout.
         KFK-4: a publish ends within ``message.timeout``, whatever Kafka does.
     """
 
     def __init__(self, settings: KafkaConfig) -> None:
         settings.check_options()
-        self._link = KafkaLink(settings)
+        self._producers = KafkaProducers(settings)
         self._closed = False
 
     @property
@@ -56,7 +56,7 @@ class KafkaBroker:
         _topic(destination)
 
     async def publish(self, message: Message) -> Outcome:
-        """Publish one message and return what Kafka said about it."""
+        """Publish one message and return its outcome."""
         if self._closed:
             return _CLOSED
         try:
@@ -66,7 +66,7 @@ class KafkaBroker:
             return Refused(error.code, error.message, final=True)
         outcome = await self._within_timeout(message, topic)
         if isinstance(outcome, Refused):
-            self._link.forget(topic)
+            self._producers.forget(topic)
         return outcome
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
@@ -79,7 +79,7 @@ class KafkaBroker:
             return False
         try:
             async with asyncio.timeout(READY_WITHIN_S):
-                return await self._link.reachable(READY_WITHIN_S)
+                return await self._producers.reachable(READY_WITHIN_S)
         except TimeoutError:
             return False
 
@@ -87,34 +87,34 @@ class KafkaBroker:
         """Close the producer within a few seconds. Twice is harmless."""
         closed, self._closed = self._closed, True
         if not closed:
-            await self._link.aclose()
+            await self._producers.aclose()
 
     async def _within_timeout(self, message: Message, topic: str) -> Outcome:
         late: Outcome = _NOT_SENT
         try:
             async with asyncio.timeout(message.timeout.total_seconds()):
-                refused = await self._link.admit(topic)
+                refused = await self._producers.admit(topic)
                 if refused is not None:
                     return refused
                 for alone in (False, True):
-                    await self._link.make_room(message, topic)
+                    await self._producers.make_room(message, topic)
                     if self._closed:
-                        self._link.let_go(message, topic)
+                        self._producers.release(message, topic)
                         return _CLOSED
-                    answer, late = self._link.send(topic, message, alone=alone), _LATE
+                    answer, late = self._producers.send(topic, message, alone=alone), _LATE
                     outcome = await answer
                     if not (isinstance(outcome, Refused) and outcome.code == TOO_LARGE):
-                        break  # or else the others of its batch may have made it too large
+                        break  # its batch may have been too large: send it alone
                     late = outcome
                 return outcome
         except TimeoutError:
             if late is _LATE:
-                self._link.timed_out(topic)
+                self._producers.timed_out(topic)
             return late
-        except BufferError:  # our own count is the larger one, so this is a queue that the library has not emptied yet
+        except BufferError:  # our count is an upper bound, so the library has not emptied its queue yet
             return _NOT_SENT
         except KafkaException as error:
-            return judge(error.args[0])
+            return outcome_of_report(error.args[0])
 
 
 def _topic(destination: str) -> str:

@@ -1,8 +1,8 @@
-"""How we talk to a Kafka: where it is, what we are called there, and what nobody may change about it.
+"""Settings of a Kafka connection: address, names, and the options that users may not change.
 
-What exactly-once rests on is decided here and nowhere else: idempotence, acknowledgement by all replicas, the fixed
-transactional id, three replicas. A user may bring options for reaching and proving (TLS, SASL); an option that would
-touch a promise is refused before anything is sent.
+Exactly-once delivery rests on what this module fixes: idempotence, acknowledgement by all replicas, the transactional
+id, three replicas. Users may set options for transport and authentication (TLS, SASL); any other option is refused
+before anything is sent.
 """
 
 import logging
@@ -16,29 +16,29 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 REPLICATION_SAFE = 3
 SHARDS_MAX = 16
 TRANSACTION_TIMEOUT_MS = 15_000
-"""A transaction that nobody ends is ended by Kafka then; until then it holds up every reader of committed records."""
+"""Kafka aborts an open transaction after this time; until then it blocks every reader of committed records."""
 BATCH_BYTES = 65_536
-"""The library's own is 1 MB, and a topic that takes no set of records of that size refuses small ones in company."""
+"""The library's default is 1 MB; a topic with a lower limit refuses a whole batch, however small its records."""
 
 _ALLOWED = ("security.", "sasl.", "ssl.", "socket.", "https.ca.")
 _ALLOWED_NAMES = frozenset({"client.rack", "broker.address.family", "api.version.request"})
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 log = logging.getLogger("tickwright.kafka")
-"""What the client library says; without it that would go to standard error."""
+"""Log of the client library, which would otherwise write to standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
-    """One Kafka and our place in it.
+    """One Kafka cluster, and our names in it.
 
     Attributes:
         bootstrap: ``HOST:PORT``, several with commas.
         prefix: Of topics and transactional ids; two installations on one Kafka need two.
-        replication: Replicas of the topics that we make, and what we demand of those that are there.
-        allow_single_broker: Take fewer than three replicas: for a laptop. A broker's disk is then all there is.
-        partitions: Of the polls' topic, when we make it. 1 to 1,000.
-        options: For reaching the brokers: names that begin with ``security.``, ``sasl.``, ``ssl.``, ``socket.``.
+        replication: Replicas of new topics, and the minimum for existing ones.
+        allow_single_broker: Accept fewer than three replicas, for a laptop: records then depend on one disk.
+        partitions: Of the polls' topic when it is created. 1 to 1,000.
+        options: For reaching the brokers: names that start with ``security.``, ``sasl.``, ``ssl.``, ``socket.``.
         wait_s: Bound of one operation: a commit, an answer of the coordinator, reading the position.
     """
 
@@ -51,14 +51,14 @@ class KafkaConfig:
     wait_s: float = 14.0
 
     def check_options(self) -> None:
-        """Refuse an option that would touch a promise.
+        """Refuse an option that could break a promise.
 
         Raises:
             Rejected: ``kafka_unsafe_option``. Permanent.
         """
         for name in self.options:
             if not name.startswith(_ALLOWED) and name not in _ALLOWED_NAMES:
-                text = f"the Kafka option {name!r} is ours to set, because what we promise rests on it"
+                text = f"the Kafka option {name!r} cannot be set: Tickwright's promises depend on it"
                 raise Rejected("kafka_unsafe_option", text, option=name)
 
     def check(self) -> None:
@@ -80,7 +80,7 @@ class KafkaConfig:
         return f"{self.prefix}.{name}"
 
     def transactional_id(self, shard: int) -> str:
-        """Return the fixed name under which the relay of a shard writes: who takes it over fences who had it."""
+        """Return the fixed transactional id of a shard's relay: its new owner fences the previous one."""
         return f"{self.prefix}.relay.{shard}"
 
     def client(self, **more: Any) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class KafkaConfig:
         }
 
     def producer(self, **more: Any) -> dict[str, Any]:
-        """Return the configuration of a producer: acknowledged by all replicas, no duplicates of its own making.
+        """Return the configuration of an idempotent producer that waits for all replicas.
 
-        The partitioner is the one of Kafka's own clients, so that a key has one place whoever writes it.
+        The partitioner is that of Kafka's own clients, so that a key has the same partition for every writer.
         """
         fixed = {"enable_idempotence": True, "acks": "all", "linger_ms": 5, "partitioner": "murmur2_random"}
         return {"compression.type": "lz4", **self.client(**fixed, batch_size=BATCH_BYTES, **more)}

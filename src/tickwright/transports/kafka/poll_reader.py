@@ -1,9 +1,8 @@
-"""The thread that reads the polls' topic: a member of the consumer group, never blocked by what is done with the polls.
+"""The thread that reads the polls' topic: a member of the consumer group that the work on polls never blocks.
 
-Every call of the library blocks, and the group expels whoever does not poll; so one thread polls and does nothing else.
-What it reads goes into the assignment's queue, from where the event loop takes it. An assignment that holds too much is
-paused, not left unread: the thread goes on polling, and the group keeps its member. Offsets are committed here, as far
-as the loop says that they are safe.
+Every call of the library blocks, and the group expels a member that does not poll. So one thread polls and does nothing
+else. It appends records to the assignment's queue, and the event loop takes them. A full assignment is paused, so that
+the thread keeps polling and stays in the group. The thread commits offsets that the loop marks as safe.
 """
 
 from collections import deque
@@ -29,7 +28,7 @@ SPAN_MAX = 5_000_000
 SESSION_MS = 10_000
 HEARTBEAT_MS = 1000
 POLL_GAP_MAX_MS = 60_000
-SILENCE_S = 30.0
+WARN_EVERY_S = 30.0
 CLOSE_WITHIN_S = 10.0
 ASK_AGAIN_S = 5.0
 ID_EVERY_S = 10.0
@@ -40,13 +39,13 @@ ReadPoll = Callable[[bytes], PollRecord]
 
 
 @dataclass(slots=True)
-class FeedCounts:
-    """What the threads of a process have read, one after another.
+class ReaderCounts:
+    """What the reader threads of a process have read.
 
     Attributes:
         records: Of every kind.
-        unreadable: Of them: no polls that we understand, and skipped.
-        rebalances: How often the group gave or took partitions.
+        unreadable: Records that could not be decoded, and were skipped.
+        rebalances: How often the group assigned or revoked partitions.
     """
 
     records: int = 0
@@ -55,17 +54,17 @@ class FeedCounts:
 
 
 class Assignment:
-    """A partition from the moment that the group gives it to us until it takes it away. Each field has one writer.
+    """A partition from its assignment by the group until it is revoked. Each field has one writer.
 
     Attributes:
-        live: It is ours, as far as the thread knows. The thread's.
-        records: Read and not yet looked at; ``None`` for one that cannot be read. The thread adds, the loop takes.
-        begin: Where the group says that it begins; ``None`` until it has said so. The thread's.
-        read: How many records were added. The thread's.
-        read_to: One behind the last of them. The thread's.
-        over: How many of them wait here no more: done, or handed out to whoever bounds what it holds. The loop's.
-        safe: Where whoever comes next may begin. The loop's.
-        span: Offsets from ``safe`` on, finished ones among them. The loop's.
+        live: Whether it is assigned to us, as far as the thread knows. Written by the thread.
+        records: Read and not yet processed; ``None`` for an unreadable one. The thread adds, the loop takes.
+        begin: The group's committed offset; ``None`` until it is known. Written by the thread.
+        read: How many records were added. Written by the thread.
+        read_to: The offset after the last of them. Written by the thread.
+        over: How many of them do not wait here any more: finished or handed out. Written by the loop.
+        safe: Offset from which the next reader may start. Written by the loop.
+        span: Offsets from ``safe`` on, including finished ones. Written by the loop.
     """
 
     def __init__(self, partition: int) -> None:
@@ -79,15 +78,15 @@ class Assignment:
         self.paused = False
 
 
-class Feed:
-    """Reads until closed; when its thread is over, whoever made it makes another one.
+class PollReader:
+    """Reads until closed. When its thread has ended, the owner makes another reader.
 
     Attributes:
         assignments: By partition. Replaced as a whole by the thread, never changed.
     """
 
     def __init__(
-        self, settings: KafkaConfig, topic: str, read: ReadPoll, counts: FeedCounts, *, session_ms: int = SESSION_MS
+        self, settings: KafkaConfig, topic: str, read: ReadPoll, counts: ReaderCounts, *, session_ms: int = SESSION_MS
     ) -> None:
         self._topic, self._read, self._counts = topic, read, counts
         self._watch: TopicWatch | None = None
@@ -111,17 +110,17 @@ class Feed:
         self._config.setdefault("socket.timeout.ms", 10_000)
         self.assignments: dict[int, Assignment] = {}
         self._stopping = Event()
-        self._commit_s = self._said_s = self._asked_s = monotonic() - SILENCE_S
+        self._commit_s = self._warned_s = self._asked_s = monotonic() - WARN_EVERY_S
         self._thread = Thread(target=self._run, name="tickwright-kafka-polls", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether it still reads."""
+        """Whether its thread runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Commit what is safe and leave the group; blocks, for some seconds at most."""
+        """Commit safe offsets and leave the group; blocks for ten seconds at most."""
         self._stopping.set()
         self._thread.join(CLOSE_WITHIN_S)
 
@@ -132,11 +131,11 @@ class Feed:
         try:
             consumer = Consumer(self._config, logger=log)
             self._watch = TopicWatch(self._watch_config, self._topic)
-            self._watch.is_another(wait=True)  # the first answer, before the consumer has one
+            self._watch.is_another(wait=True)  # the id before the consumer reads
             consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
             while not self._stopping.is_set():
                 self._poll(consumer)
-                self._ask_begin(consumer)
+                self._fetch_begin(consumer)
                 self._make_room(consumer)
                 if self._is_over(consumer):
                     break
@@ -147,12 +146,12 @@ class Feed:
         finally:
             if consumer is not None:
                 with suppress(KafkaException, RuntimeError):
-                    consumer.close()  # gives back what it has, by way of _revoked
-            self._watch = None  # its client ends here: that may block
+                    consumer.close()  # calls _revoked
+            self._watch = None  # ends its client, which may block
             self._drop(list(self.assignments))
 
     def _poll(self, consumer: Consumer) -> None:
-        """Take what is there. One by one: what follows a change of assignments is then surely of the new one."""
+        """Read what has arrived, one by one: records after a change of assignments then belong to the new one."""
         message = consumer.poll(POLL_S)
         for _ in range(BATCH_MAX):
             if message is None:
@@ -167,13 +166,13 @@ class Feed:
         if error is not None:
             if error.fatal():
                 raise KafkaException(error)
-            self._complain("reading %s: %s", self._topic, error.str())
+            self._warn("reading %s: %s", self._topic, error.str())
             return
         assignment = self.assignments.get(message.partition() or 0)
         if assignment is not None:
             offset = message.offset() or 0
             if offset < assignment.read_to:
-                where, text = f"{self._topic}/{message.partition()}", "it was made again, or has lost its end"
+                where, text = f"{self._topic}/{message.partition()}", "the topic was recreated or truncated"
                 log.warning("polls.offset_went_back: %s: from %d to %d: %s", where, assignment.read_to, offset, text)
             self._counts.records += 1
             assignment.read += 1
@@ -181,23 +180,23 @@ class Feed:
             assignment.records.append((offset, self._understand(message)))
 
     def _understand(self, message: Message) -> PollRecord | None:
-        """Return its poll. Never ask for ``headers()``: over a name that is not UTF-8 the library faults."""
+        """Return its poll. Never calls ``headers()``: the library crashes over a name that is not UTF-8."""
         try:
             return self._read(message.value() or b"")
-        except Exception as error:  # noqa: BLE001  # a record comes again after every restart: none may end the thread
+        except Exception as error:  # noqa: BLE001  # a record is read again after every restart: none may end the thread
             self._counts.unreadable += 1
             where = f"{self._topic}/{message.partition()}/{message.offset()}"
-            self._complain("poll.unreadable: %s: %s (%d so far)", where, error, self._counts.unreadable)
+            self._warn("poll.unreadable: %s: %s (%d so far)", where, error, self._counts.unreadable)
             return None
 
-    def _complain(self, text: str, *facts: object) -> None:
-        """Say it once in a while: what is wrong with one record is often wrong with thousands."""
-        if monotonic() - self._said_s >= SILENCE_S:
-            self._said_s = monotonic()
+    def _warn(self, text: str, *facts: object) -> None:
+        """Log at most once in 30 s: what is wrong with one record is often wrong with thousands."""
+        if monotonic() - self._warned_s >= WARN_EVERY_S:
+            self._warned_s = monotonic()
             log.warning(text, *facts)
 
-    def _ask_begin(self, consumer: Consumer) -> None:
-        """Ask the group where we begin: in a partition without news no record tells how far it is done."""
+    def _fetch_begin(self, consumer: Consumer) -> None:
+        """Read the group's offsets: in an idle partition no record shows how far it is finished."""
         new = [one for one in self.assignments.values() if one.begin is None]
         if not new or monotonic() - self._asked_s < ASK_AGAIN_S:
             return
@@ -206,10 +205,10 @@ class Feed:
             found = {one.partition: one.offset for one in consumer.committed(places, timeout=ANSWER_WITHIN_S)}
         except KafkaException as error:
             self._asked_s = monotonic()
-            self._complain("where the group is in %s is not known: %s", self._topic, error)
+            self._warn("the group's offsets in %s are unknown: %s", self._topic, error)
             return
         for one in new:
-            one.begin = max(0, found[one.partition])  # below zero: nothing was committed, so it begins at the beginning
+            one.begin = max(0, found[one.partition])  # below zero: nothing is committed
 
     def _make_room(self, consumer: Consumer) -> None:
         for one in self.assignments.values():
@@ -222,32 +221,30 @@ class Feed:
                 one.paused = False
 
     def _is_over(self, consumer: Consumer) -> bool:
-        """Whether another feed has to go on: the topic was made again, and the group begins at its beginning."""
+        """Whether a new reader has to take over, because the topic was recreated and its offsets are reset."""
         if not self._note_made_again():
             return False
         self._commit(consumer, list(self.assignments.values()), wait=True)
         begun = all(one.committed == 0 for one in self.assignments.values())
-        return begun or monotonic() > self._over_by_s  # a partition that the new topic has not takes no offset
+        return begun or monotonic() > self._over_by_s  # a partition that the new topic lacks accepts no offset
 
     def _note_made_again(self, *, wait: bool = False) -> bool:
         if not self._made_again and self._watch is not None and self._watch.is_another(wait=wait):
             self._made_again, self._over_by_s = True, monotonic() + OVER_WITHIN_S
-            log.warning("polls.topic_made_again: %s has another id: it is read from its beginning", self._topic)
+            log.warning("polls.topic_recreated: %s has another id and is read from its start", self._topic)
         return self._made_again
 
     def _commit(self, consumer: Consumer, assignments: list[Assignment], *, wait: bool) -> None:
         self._commit_s = monotonic()
-        ends = {
-            one: 0 if self._made_again else one.safe for one in assignments
-        }  # those of a topic that is gone are void
+        ends = {one: 0 if self._made_again else one.safe for one in assignments}  # offsets of a deleted topic are void
         new = {one: end for one, end in ends.items() if end is not None and end != one.committed}
         places = [TopicPartition(self._topic, one.partition, safe) for one, safe in new.items()]
         if not places:
             return
         try:
             consumer.commit(offsets=places, asynchronous=not wait)  # type: ignore[call-overload]
-        except KafkaException as error:  # what is not committed comes again, and the ledger knows it
-            self._complain("offsets of %s are not committed: %s", self._topic, error)
+        except KafkaException as error:  # what is not committed is read again, and the ledger has it
+            self._warn("offsets of %s are not committed: %s", self._topic, error)
             return
         for one, safe in new.items():
             one.committed = safe
@@ -255,9 +252,9 @@ class Feed:
     def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         for place in places:
             if (error is not None or place.error is not None) and place.partition in self.assignments:
-                self.assignments[place.partition].committed = None  # to be said again
+                self.assignments[place.partition].committed = None  # to be committed again
 
-    # ------------------------------------------------------------------ the group's word, in the thread
+    # ------------------------------------------------------------------ callbacks of the group, in the thread
 
     def _assigned(self, _: Consumer, places: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
@@ -282,15 +279,15 @@ class Feed:
 
 
 class TopicWatch:
-    """Whether a topic is still the one that it was; asks for its id every ten seconds, from one thread.
+    """Notices that a topic was recreated, by its id; checks every ten seconds, from one thread.
 
-    The client library follows a topic by its name, and believes no leader whose epoch is lower than one that it has
-    seen. A topic that is deleted and made again has another id and begins with the lowest epoch, so that a client
-    which knew it before may ask the former leader without end and without an error. A new client reads it.
+    The client library follows a topic by name and ignores a leader whose epoch is lower than one it has seen. A
+    recreated topic has another id and starts with the lowest epoch. A client that knew the former topic may then ask
+    the former leader for ever, without an error. A new client reads it.
 
     Args:
         config: Of a client.
-        topic: Full name. One that is missing is watched from the moment that it is there.
+        topic: Full name. A missing topic is watched once it exists.
     """
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
@@ -302,23 +299,23 @@ class TopicWatch:
         self._gone = False
 
     def is_another(self, *, wait: bool = False) -> bool:
-        """Whether the topic was made again since the first answer; blocks for two seconds at most, where it may."""
+        """Whether the topic was recreated since the first answer; with ``wait`` blocks for two seconds at most."""
         if self._gone:
             return True
-        self._admin.poll(0)  # so that what the library logged comes out
+        self._admin.poll(0)  # flushes the library's log
         if self._asked is None and (wait or monotonic() >= self._ask_at_s):
             self._ask_at_s = monotonic() + ID_EVERY_S
             asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_WITHIN_S)
             self._asked = asked[self._topic]
         if self._asked is not None and (wait or self._asked.done()):
-            self._hear(self._asked)
+            self._read_answer(self._asked)
             self._asked = None
         return self._gone
 
-    def _hear(self, asked: Future[TopicDescription]) -> None:
+    def _read_answer(self, asked: Future[TopicDescription]) -> None:
         try:
             found = str(asked.result(ANSWER_WITHIN_S + 1).topic_id)
-        except (KafkaException, TimeoutError):  # no answer, or no such topic at the moment
+        except (KafkaException, TimeoutError):  # no answer, or no such topic now
             return
         self._gone = self._id is not None and found != self._id
         self._id = found

@@ -2,13 +2,13 @@
 
 ::
 
-    group ──assigns──▶ feed (thread) ──records──▶ piles ──take──▶ turns ──finished──▶ offset ──▶ group
+    group ──assigns──▶ reader (thread) ──records──▶ bundles ──take──▶ turns ──finished──▶ offset ──▶ group
                                        row of the partition: epoch + 1 ▲        ▲ hold: the epoch is ours
 
-The group decides who *reads* a partition, and may be late to tell; the row decides whose answers *count*. Whoever is
-assigned a partition writes himself in before he hands out the first turn, which waits for an effect that is being
-written and makes all later ones of the former reader void. An offset says only where to begin; what is delivered again
-is found in the ledger.
+The group decides which process *reads* a partition, and may report it late; the row decides whose results *count*.
+A process that is assigned a partition takes over its row before it hands out polls. That waits for an effect that is
+being written, and voids all later ones of the former reader. An offset only decides where to start: the ledger finds
+polls that are delivered again.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 from tickwright.transports.kafka.config import KafkaConfig
 from tickwright.transports.kafka.poll_partition import (
-    Holding,
-    Pile,
-    Piles,
+    Bundle,
+    Bundles,
+    HeldPartition,
     SourceCounts,
     Waiting,
+    bundles_to_park,
     park,
-    piles_to_park,
     samples_of,
     write_reads,
 )
-from tickwright.transports.kafka.poll_reader import SESSION_MS, Assignment, Feed, ReadPoll
+from tickwright.transports.kafka.poll_reader import SESSION_MS, Assignment, PollReader, ReadPoll
 
-LOOK_S = 0.5
-AGAIN_S = 5.0
+CHECK_EVERY_S = 0.5
+RETRY_EVERY_S = 5.0
 ACCOUNTS_MAX = 100_000
 SORT_MAX = 2000
-LOOK_OVER_EVERY_S = 2.0
-SAY_EVERY_S = 2.0
+SWEEP_EVERY_S = 2.0
+REPORT_EVERY_S = 2.0
 
 Read = tuple[int, PollRecord | None]
 
@@ -59,12 +59,12 @@ class KafkaPollSource:
     Args:
         settings: Where Kafka is; the group is ``<prefix>.poll-consumer``.
         topic: Full name.
-        read: Says what a record means; ``ValueError`` for one that is skipped.
-        session_ms: Without a sign for that long, the group gives our partitions to others. At least 6,000.
+        read: Decodes a record; raises ``ValueError`` for one to skip.
+        session_ms: Without a heartbeat for this long, the group reassigns our partitions. At least 6,000.
 
     Invariants:
-        KFK-5: no offset is committed beyond a poll whose effect is not.
-        KFK-6: a turn of a partition that somebody else was given has no effect from here.
+        KFK-5: no offset is committed beyond a poll whose effect is not committed.
+        KFK-6: polls of a partition that was reassigned have no effect from here.
     """
 
     name = "poll-source"
@@ -81,103 +81,103 @@ class KafkaPollSource:
     ) -> None:
         self._pool, self._session, self._topic = pool, session, topic
         self.counts = SourceCounts()
-        self._open_feed = partial(Feed, settings, topic, read, self.counts.feed, session_ms=session_ms)
-        self._feed: Feed | None = None
-        self._holdings: dict[int, Holding] = {}
+        self._open_reader = partial(PollReader, settings, topic, read, self.counts.reader, session_ms=session_ms)
+        self._reader: PollReader | None = None
+        self._partitions: dict[int, HeldPartition] = {}
         self._waiting = Waiting()
-        self._taken: dict[int, tuple[Holding, Pile]] = {}
+        self._taken: dict[int, tuple[HeldPartition, Bundle]] = {}
         self._numbers = itertools.count(1)
         self._partners: dict[str, int] = {}
         self._accounts: dict[str, int] = {}
         self._stopping = asyncio.Event()
         self._ticked_s: float | None = None
-        self._look_over_again_s = self._say_again_s = 0.0
+        self._sweep_again_s = self._report_again_s = 0.0
         session.on_lost(self._session_lost)
 
     # ------------------------------------------------------------------ service
 
     async def run(self) -> None:
-        """Keep a feed until stopped: one that has ended is replaced."""
+        """Keep a reader running until stopped; one that has ended is replaced."""
         while not self._stopping.is_set():
-            if self._feed is None or not self._feed.alive:
-                self._feed = self._open_feed()
+            if self._reader is None or not self._reader.alive:
+                self._reader = self._open_reader()
             self._ticked_s = monotonic()
-            if self._ticked_s >= self._say_again_s:
-                await self._say()
+            if self._ticked_s >= self._report_again_s:
+                await self._report()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_EVERY_S):
                     await self._stopping.wait()
 
     async def quiesce(self) -> None:
-        """Nothing to finish: whoever took turns finishes them."""
+        """Do nothing: the consumer finishes what it took."""
 
     async def stop(self) -> None:
-        """Commit what is done and leave the group, so that others read on at once."""
+        """Commit finished offsets and leave the group, so that others continue at once."""
         self._stopping.set()
-        feed, self._feed = self._feed, None
-        if feed is not None:
-            await asyncio.to_thread(feed.close)
-            await self._say()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await asyncio.to_thread(reader.close)
+            await self._report()
 
-    async def _say(self) -> None:
-        self._say_again_s = monotonic() + SAY_EVERY_S
-        await write_reads(self._pool, self._topic, self._holdings.values())
+    async def _report(self) -> None:
+        self._report_again_s = monotonic() + REPORT_EVERY_S
+        await write_reads(self._pool, self._topic, self._partitions.values())
 
     def samples(self) -> Sequence[Sample]:
-        """Return what this source counts, for the metrics of its process."""
-        return samples_of(self.counts, sum(one.epoch is not None for one in self._holdings.values()))
+        """Return the counts as metrics."""
+        return samples_of(self.counts, sum(one.epoch is not None for one in self._partitions.values()))
 
     def last_tick_age_s(self) -> float | None:
-        """Seconds since the feed was looked after."""
+        """Seconds since the reader was last checked."""
         return None if self._ticked_s is None else monotonic() - self._ticked_s
 
-    # ------------------------------------------------------------------ turns out
+    # ------------------------------------------------------------------ polls out
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
-        """Take turns of partitions that are ours by the row."""
-        if self._feed is None or not self._session.holds():
+        """Take polls of partitions that are ours by their row."""
+        if self._reader is None or not self._session.holds():
             return []
-        self._follow(self._feed.assignments)
+        self._follow(self._reader.assignments)
         await self._take_over()
-        for holding in self._holdings.values():
-            await self._sort(holding)
-        if monotonic() >= self._look_over_again_s:
-            self._look_over_again_s = monotonic() + LOOK_OVER_EVERY_S
-            await self._finish_over()
+        for partition in self._partitions.values():
+            await self._sort(partition)
+        if monotonic() >= self._sweep_again_s:
+            self._sweep_again_s = monotonic() + SWEEP_EVERY_S
+            await self._finish_superseded()
             await self._park(room)
-        return await self._pick(room)
+        return await self._take_bundles(room)
 
-    async def _pick(self, room: Mapping[int, int]) -> list[PollGroup]:
+    async def _take_bundles(self, room: Mapping[int, int]) -> list[PollGroup]:
         ours = self._ours()
-        picked = [pile for no, most in room.items() for pile in self._waiting.take(no, most, among=ours)]
+        picked = [bundle for no, most in room.items() for bundle in self._waiting.take(no, most, among=ours)]
         try:
-            await self._know_accounts(picked)
+            await self._load_accounts(picked)
         except BaseException:
-            for pile in picked:
-                self._wait(pile)
+            for bundle in picked:
+                self._enqueue(bundle)
             raise
         return [turn for turn in map(self._hand_out, picked) if turn is not None]
 
-    def _ours(self) -> set[Piles]:
-        """Return what of the partitions is ours by the row."""
-        return {one.piles for one in self._holdings.values() if one.epoch is not None}
+    def _ours(self) -> set[Bundles]:
+        """Return the bundles of partitions that are ours by their row."""
+        return {one.bundles for one in self._partitions.values() if one.epoch is not None}
 
     def _follow(self, assignments: Mapping[int, Assignment]) -> None:
-        """Forget what the group took away, and begin with what it gave."""
-        gone = {one for number, one in self._holdings.items() if assignments.get(number) is not one.assignment}
+        """Drop revoked partitions, and add assigned ones."""
+        gone = {one for number, one in self._partitions.items() if assignments.get(number) is not one.assignment}
         if gone:
-            piles = {one.piles for one in gone}
-            self._holdings = {number: one for number, one in self._holdings.items() if one not in gone}
+            bundles = {one.bundles for one in gone}
+            self._partitions = {number: one for number, one in self._partitions.items() if one not in gone}
             self._taken = {key: found for key, found in self._taken.items() if found[0] not in gone}
-            self._waiting.remove(lambda pile: pile.piles in piles)
+            self._waiting.remove(lambda bundle: bundle.bundles in bundles)
         for number, assignment in assignments.items():
-            if number not in self._holdings:
-                self._holdings[number] = Holding(assignment, Piles(number))
+            if number not in self._partitions:
+                self._partitions[number] = HeldPartition(assignment, Bundles(number))
 
     async def _take_over(self) -> None:
-        """Write us in as the reader of what we read; nothing of it is handed out before."""
+        """Take over the rows of assigned partitions; nothing of them is handed out before."""
         now_s, token = monotonic(), self._session.token
-        wanted = {n: one for n, one in self._holdings.items() if one.epoch is None and now_s >= one.again_at_s}
+        wanted = {n: one for n, one in self._partitions.items() if one.epoch is None and now_s >= one.retry_at_s}
         if not wanted:
             return
         rows = await self._pool.fetch(_SQL["take_over"], self._topic, token, sorted(wanted))
@@ -186,25 +186,25 @@ class KafkaPollSource:
                 wanted[row["partition"]].epoch = row["epoch"]
         _log.info("polls.partitions_taken", partitions=[row["partition"] for row in rows])
 
-    async def _sort(self, holding: Holding) -> None:
-        """Put what was read into piles."""
-        records = holding.assignment.records
-        read = [records[place] for place in range(min(len(records), SORT_MAX))]  # the thread goes on adding
+    async def _sort(self, partition: HeldPartition) -> None:
+        """Sort read records into bundles."""
+        records = partition.assignment.records
+        read = [records[place] for place in range(min(len(records), SORT_MAX))]  # the thread keeps adding
         if any(poll is not None and poll.partner not in self._partners for _, poll in read):
             self._partners.update(await self._pool.fetch(_SQL["partners"]))  # newer than any of these records
-        read = await self._know_slots(read)
+        read = await self._add_slots(read)
         now_s = monotonic()
         for offset, poll in read:
             records.popleft()
-            number = holding.progress.read(offset)
+            number = partition.progress.read(offset)
             if poll is None or poll.slot_id is None or poll.partner not in self._partners:
-                self._skip(holding, number, unknown=poll is not None)
-            elif (pile := holding.piles.put(number, poll, now_s)) is not None:
-                self._wait(pile)
-        holding.note()
+                self._skip(partition, number, unknown=poll is not None)
+            elif (bundle := partition.bundles.put(number, poll, now_s)) is not None:
+                self._enqueue(bundle)
+        partition.note()
 
-    async def _know_slots(self, read: list[Read]) -> list[Read]:
-        """Look up the slots of polls whose relay did not say them; who is polled no more has none."""
+    async def _add_slots(self, read: list[Read]) -> list[Read]:
+        """Add the slots of polls whose record has none; a tracker that is not polled any more has none."""
         lacking = [poll for _, poll in read if poll is not None and poll.slot_id is None]
         if not lacking:
             return read
@@ -214,108 +214,110 @@ class KafkaPollSource:
             for offset, poll in read
         ]
 
-    def _skip(self, holding: Holding, number: int, *, unknown: bool) -> None:
-        holding.progress.finish([number])
-        holding.assignment.over += 1
+    def _skip(self, partition: HeldPartition, number: int, *, unknown: bool) -> None:
+        partition.progress.finish([number])
+        partition.assignment.over += 1
         self.counts.unknown += unknown
 
-    def _wait(self, pile: Pile) -> None:
-        self._waiting.put(self._partners[pile.key[2]], pile)
+    def _enqueue(self, bundle: Bundle) -> None:
+        self._waiting.put(self._partners[bundle.key[2]], bundle)
 
-    async def _finish_over(self) -> None:
-        """Be done with polls whose next turn is due: nobody is to be asked for them any more."""
+    async def _finish_superseded(self) -> None:
+        """Finish polls whose tracker is due again: they are not carried out any more."""
         ours = self._ours()
-        piles = [(partner_no, pile) for partner_no, pile in self._waiting if pile.piles in ours]
-        slots, dues = [pile.key[0] for _, pile in piles], [pile.key[1] for _, pile in piles]
-        sizes = [len(pile.polls) for _, pile in piles]
-        rows = await self._pool.fetch(_SQL["count_over"], slots, dues, [no for no, _ in piles], sizes)
-        self.counts.over += self._take_out([piles[row["n"] - 1][1] for row in rows])
+        bundles = [(partner_no, bundle) for partner_no, bundle in self._waiting if bundle.bundles in ours]
+        slots, dues = [bundle.key[0] for _, bundle in bundles], [bundle.key[1] for _, bundle in bundles]
+        sizes = [len(bundle.polls) for _, bundle in bundles]
+        rows = await self._pool.fetch(_SQL["count_over"], slots, dues, [no for no, _ in bundles], sizes)
+        self.counts.over += self._take_out([bundles[row["n"] - 1][1] for row in rows])
 
     async def _park(self, room: Mapping[int, int]) -> None:
-        """Move what fills a partition while its partner takes nothing into the queue: it must hold up no other."""
-        for holding in list(self._holdings.values()):
-            stuck = piles_to_park(holding, self._waiting, room, monotonic())
+        """Move bundles of partners without room into the queue, so that they block no other."""
+        for partition in list(self._partitions.values()):
+            stuck = bundles_to_park(partition, self._waiting, room, monotonic())
             if not stuck:
                 continue
-            await self._know_accounts([pile for _, pile in stuck])
-            if await park(self._pool, self._topic, holding, stuck, self._accounts):
-                self.counts.parked += self._take_out([pile for _, pile in stuck])
+            await self._load_accounts([bundle for _, bundle in stuck])
+            if await park(self._pool, self._topic, partition, stuck, self._accounts):
+                self.counts.parked += self._take_out([bundle for _, bundle in stuck])
             else:
-                self._disown(holding)
+                self._give_up(partition)
 
-    def _take_out(self, piles: Sequence[Pile]) -> int:
-        """Be done with piles that wait; return how many polls they were."""
-        gone = set(piles)
-        self._waiting.remove(lambda pile: pile in gone)
-        for pile in piles:
-            pile.piles.close(pile)
-            holding = self._holdings[pile.piles.partition]
-            holding.take_out(pile)
-            holding.be_done(pile)
-        return sum(len(pile.polls) for pile in piles)
+    def _take_out(self, bundles: Sequence[Bundle]) -> int:
+        """Finish waiting bundles; return how many polls they had."""
+        gone = set(bundles)
+        self._waiting.remove(lambda bundle: bundle in gone)
+        for bundle in bundles:
+            bundle.bundles.close(bundle)
+            partition = self._partitions[bundle.bundles.partition]
+            partition.take_out(bundle)
+            partition.finish(bundle)
+        return sum(len(bundle.polls) for bundle in bundles)
 
-    def _hand_out(self, pile: Pile) -> PollGroup | None:
-        holding = self._holdings[pile.piles.partition]
-        if holding.epoch is None:
-            self._wait(pile)
+    def _hand_out(self, bundle: Bundle) -> PollGroup | None:
+        partition = self._partitions[bundle.bundles.partition]
+        if partition.epoch is None:
+            self._enqueue(bundle)
             return None
         key = next(self._numbers)
-        self._taken[key] = (holding, pile)
-        holding.take_out(pile)
-        slot_id, due_at, partner = pile.key
-        return PollGroup(key, holding.epoch, slot_id, due_at, self._partners[partner], *pile.columns(self._accounts))
+        self._taken[key] = (partition, bundle)
+        partition.take_out(bundle)
+        slot_id, due_at, partner = bundle.key
+        return PollGroup(
+            key, partition.epoch, slot_id, due_at, self._partners[partner], *bundle.columns(self._accounts)
+        )
 
-    async def _know_accounts(self, piles: Sequence[Pile]) -> None:
+    async def _load_accounts(self, bundles: Sequence[Bundle]) -> None:
         if len(self._accounts) > ACCOUNTS_MAX:
             self._accounts.clear()
-        unknown = {poll.account_id for pile in piles for poll in pile.polls} - self._accounts.keys()
+        unknown = {poll.account_id for bundle in bundles for poll in bundle.polls} - self._accounts.keys()
         if unknown:
             self._accounts.update(await self._pool.fetch(_SQL["accounts"], sorted(unknown)))
 
     # ------------------------------------------------------------------ and back
 
     async def hold(self, connection: Connection, turns: Sequence[PollGroup]) -> Sequence[PollGroup]:
-        """Lock the rows of their partitions, as far as they carry our epoch still."""
+        """Lock the rows of their partitions that still have our epoch."""
         known = {turn: self._taken[turn.key][0] for turn in turns if turn.key in self._taken}
-        places = sorted({(holding.assignment.partition, turn.owner) for turn, holding in known.items()})
+        places = sorted({(partition.assignment.partition, turn.owner) for turn, partition in known.items()})
         rows = await connection.fetch(_SQL["hold"], self._topic, [p for p, _ in places], [e for _, e in places])
         held = {(row["partition"], row["epoch"]) for row in rows}
-        for turn, holding in known.items():
-            if (holding.assignment.partition, turn.owner) not in held:
-                self._disown(holding)
+        for turn, partition in known.items():
+            if (partition.assignment.partition, turn.owner) not in held:
+                self._give_up(partition)
         return [turn for turn, one in known.items() if (one.assignment.partition, turn.owner) in held]
 
     async def finish(self, connection: Any, turns: Sequence[PollGroup]) -> None:
-        """Nothing to write: the ledger says what is done."""
+        """Do nothing: the ledger has what is done."""
 
     async def finished(self, turns: Sequence[PollGroup]) -> None:
-        """Move the offsets: the effects are committed."""
+        """Advance the offsets: the effects are committed."""
         for turn in turns:
             found = self._taken.pop(turn.key, None)
             if found is not None:
-                found[0].be_done(found[1])
+                found[0].finish(found[1])
 
     def has_lost(self, turn: PollGroup) -> bool:
-        """Whether its partition was taken away since it was handed out."""
+        """Whether its partition was lost since it was handed out."""
         return turn.key not in self._taken
 
     async def release(self, turns: Sequence[PollGroup]) -> None:
-        """Let them wait again; who stops leaves the group, and others begin at the first that is not finished."""
+        """Let them wait again. After this consumer leaves the group, others start at the first unfinished one."""
         for turn in turns:
             if (found := self._taken.pop(turn.key, None)) is not None:
                 found[0].put_back(found[1])
-                self._wait(found[1])
+                self._enqueue(found[1])
 
-    def _disown(self, holding: Holding) -> None:
-        """Hand out what is unfinished once more, under a new epoch, unless the group takes the partition away."""
-        if holding.epoch is not None:
-            _log.warning("polls.partition_not_ours", partition=holding.assignment.partition)
-        holding.epoch, holding.again_at_s = None, monotonic() + AGAIN_S
-        for key in [key for key, found in self._taken.items() if found[0] is holding]:
-            _, pile = self._taken.pop(key)
-            holding.put_back(pile)
-            self._wait(pile)
+    def _give_up(self, partition: HeldPartition) -> None:
+        """Hand out unfinished bundles again under a new epoch, unless the group revokes the partition."""
+        if partition.epoch is not None:
+            _log.warning("polls.partition_lost", partition=partition.assignment.partition)
+        partition.epoch, partition.retry_at_s = None, monotonic() + RETRY_EVERY_S
+        for key in [key for key, found in self._taken.items() if found[0] is partition]:
+            _, bundle = self._taken.pop(key)
+            partition.put_back(bundle)
+            self._enqueue(bundle)
 
     def _session_lost(self) -> None:
-        for holding in self._holdings.values():
-            self._disown(holding)
+        for partition in self._partitions.values():
+            self._give_up(partition)

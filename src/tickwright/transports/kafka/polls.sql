@@ -1,6 +1,6 @@
 -- name: take_over
--- Write session $2 in as the reader of the partitions $3 of topic $1: waits for effects of whoever read them before, and
--- makes all that was taken before have none. A session that was declared lost takes nothing. Index: poll_partitions_pkey.
+-- Make session $2 the reader of the partitions $3 of topic $1: waits for effects of the former reader, and voids its later
+-- ones. A session that was declared lost takes nothing. Index: poll_partitions_pkey.
 INSERT INTO tickwright.poll_partitions AS p (topic, partition, owner, epoch)
 SELECT $1, wanted.partition, $2, (SELECT tickwright.fence_floor()) + 1
   FROM unnest($3::integer[]) AS wanted (partition)
@@ -10,8 +10,8 @@ SELECT $1, wanted.partition, $2, (SELECT tickwright.fence_floor()) + 1
 RETURNING partition, epoch;
 
 -- name: hold
--- Which partitions $2 of topic $1 are under the epochs $3 still, and their session is not declared lost; kept so until the
--- end of the transaction: the fence of every effect. In order, as take_over has it. Index: poll_partitions_pkey, workers_pkey.
+-- The partitions $2 of topic $1 that still have the epochs $3 and a session that is not lost; locked until the end of the
+-- transaction: the fence of every effect. In the order of take_over. Index: poll_partitions_pkey, workers_pkey.
 SELECT p.partition, p.epoch
   FROM tickwright.poll_partitions p
   JOIN unnest($2::integer[], $3::bigint[]) AS u (partition, epoch) ON p.partition = u.partition AND p.epoch = u.epoch
@@ -20,11 +20,11 @@ SELECT p.partition, p.epoch
  ORDER BY p.partition FOR SHARE OF p;
 
 -- name: partners
--- Numbers of all partners by name. There are a few. Index: none.
+-- Numbers of all partners by name. The table is small. Index: none.
 SELECT name, partner_no FROM tickwright.partners;
 
 -- name: slots
--- The slots of those of the trackers $1 that are polled still: records of relays up to 0.1 do not say theirs. Index: trackers_pkey.
+-- The slots of those of the trackers $1 that are still polled: records of relays up to 0.1 have none. Index: trackers_pkey.
 SELECT id, place / 60 AS slot_id FROM tickwright.trackers WHERE id = ANY ($1::bigint[]) AND place IS NOT NULL;
 
 -- name: accounts
@@ -32,10 +32,10 @@ SELECT id, place / 60 AS slot_id FROM tickwright.trackers WHERE id = ANY ($1::bi
 SELECT account_id, account_no FROM tickwright.polling_schedule_config WHERE account_id = ANY ($1::text[]);
 
 -- name: count_over
--- Which of the piles, slot $1[i], second $2[i], partner $3[i], $4[i] polls, are over: their trackers' next turn is due. The
--- slice ledger counts them, but never more than were selected and not polled: the same polls may be read again. So are piles of a slot
--- that does not exist, or due more than a minute ahead: no relay sent them,
--- and what is due ahead counts in no ledger. Numbers from 1. Index: poll_slots_pkey, poll_slices_pkey.
+-- Numbers, from 1, of the superseded bundles, with slot $1[i], second $2[i], partner $3[i] and $4[i] polls: their trackers
+-- are due again. The slice ledger counts them, up to those selected and not polled: polls may be read again. Bundles of a
+-- missing slot or due more than a minute ahead are superseded, too: no relay sent them, and what is due ahead counts in
+-- no ledger. Index: poll_slots_pkey, poll_slices_pkey.
 WITH over AS MATERIALIZED (
   SELECT pile.n, date_trunc('minute', pile.due_at, 'UTC') AS due_at, pile.slot_id, pile.partner_no, pile.polls
     FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[], $4::integer[])
@@ -52,8 +52,8 @@ WITH over AS MATERIALIZED (
 SELECT n FROM over;
 
 -- name: write_reads
--- Say how far we are with the partitions $2 of topic $1: the first poll without an effect $4, and what was read $5. Only while they
--- are ours under the epochs $3, so that nobody who was overtaken says a word. Index: poll_partitions_pkey, poll_reads_pkey.
+-- Write the progress of the partitions $2 of topic $1: the first poll without an effect $4, and the end of what was read
+-- $5. Only while they have the epochs $3, so that a former reader writes nothing. Index: poll_partitions_pkey, poll_reads_pkey.
 INSERT INTO tickwright.poll_reads AS r (topic, partition, position, read_to, seen_at)
 SELECT p.topic, p.partition, u.position, u.read_to, clock_timestamp()
   FROM tickwright.poll_partitions p
@@ -65,6 +65,6 @@ SELECT p.topic, p.partition, u.position, u.read_to, clock_timestamp()
    SET position = excluded.position, read_to = excluded.read_to, seen_at = excluded.seen_at;
 
 -- name: park
--- Let polls wait in the queue inside PostgreSQL: of second $1, slot $2, partner $3. In a transaction that holds their
+-- Add polls to the queue inside PostgreSQL: of second $1, slot $2, partner $3. In a transaction that locks their
 -- partition. Index: poll_queue_pkey.
 INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids) VALUES ($1, $2, $3, $4, $5, $6);

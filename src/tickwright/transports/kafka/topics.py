@@ -1,6 +1,6 @@
-"""Our topics: made when they are missing, and refused where they are not safe.
+"""Topics: created when missing, refused when unsafe; and the installation that owns a prefix.
 
-Everything here blocks and belongs into a thread; every wait is bounded.
+Everything here blocks: call it in a thread. Every wait is bounded.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,22 +23,22 @@ from tickwright.ports.ids import monotonic
 from tickwright.transports.kafka.config import REPLICATION_SAFE, SHARDS_MAX, KafkaConfig, log, unavailable
 
 IN_SYNC_SAFE = 2
-LOOK_S = 0.05
+CHECK_EVERY_S = 0.05
 POSITIONS = "relay-position"
 EVENTS = "poll-events"
 _BROKERS_CLOCK = {"message.timestamp.type": "LogAppendTime"}
-"""A record carries its broker's clock: ours may be wrong by hours, and such records a broker would refuse."""
+"""Records carry the broker's clock: ours may be wrong by hours, and the broker would refuse such records."""
 
-NEVER_GONE = {"retention.ms": "-1", "retention.bytes": "-1"}
-PLAIN = {"compression.type": "uncompressed"}
-"""Of what we read: the broker refuses records that are too large once they are unpacked. Of 4 KB a reader would have
-to make 120 MB, and fail at it each time."""
+KEPT_FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+UNCOMPRESSED = {"compression.type": "uncompressed"}
+"""For topics that we read: the broker's size limit then holds for unpacked records. A compressed record of 4 KB could
+unpack to 120 MB and fail each time."""
 
-_POSITION_CONFIG = {**NEVER_GONE, **PLAIN, "cleanup.policy": "compact", "segment.ms": "3600000"}
+_POSITION_CONFIG = {**KEPT_FOREVER, **UNCOMPRESSED, "cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
 def prepare_topics(settings: KafkaConfig, topic: str) -> int:
-    """Make sure that the topics of polls, of their news and of positions are there and keep what they are given.
+    """Create and check the topics of polls, poll events and positions.
 
     Args:
         settings: Checked.
@@ -56,7 +56,7 @@ def prepare_topics(settings: KafkaConfig, topic: str) -> int:
     try:
         positions = settings.topic(POSITIONS)
         wanted = {
-            topic: (settings.partitions, PLAIN),
+            topic: (settings.partitions, UNCOMPRESSED),
             settings.topic(EVENTS): (settings.partitions, {}),
             positions: (SHARDS_MAX, _POSITION_CONFIG),
         }
@@ -73,10 +73,10 @@ def prepare_topics(settings: KafkaConfig, topic: str) -> int:
 
 
 def make_missing(admin: AdminClient, settings: KafkaConfig, wanted: Mapping[str, tuple[int, Mapping[str, str]]]) -> Any:
-    """Make the topics that are missing, of so many partitions and with this configuration; return the cluster.
+    """Create the missing topics, by name with partitions and configuration; return the cluster's metadata.
 
     Raises:
-        KafkaException: As the brokers say. See :func:`translate`.
+        KafkaException: The brokers refuse. See :func:`translate`.
         Unavailable: Kafka does not answer in time. Retry.
     """
     known = admin.list_topics(timeout=settings.wait_s)
@@ -85,7 +85,7 @@ def make_missing(admin: AdminClient, settings: KafkaConfig, wanted: Mapping[str,
         return known
     replicas = min(settings.replication, len(known.brokers)) if settings.allow_single_broker else settings.replication
     _make(admin, settings, missing, replicas)
-    return _await(admin, settings, missing)
+    return _await_topics(admin, settings, missing)
 
 
 def translate(error: KafkaException) -> TickwrightError:
@@ -113,8 +113,8 @@ _FORBIDDEN = frozenset(
 )
 
 
-_NOT_TO_BE = frozenset({KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG})
-"""A setting that whoever runs the brokers has ruled out."""
+_DISALLOWED = frozenset({KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG})
+"""Errors for a setting that the brokers' operator has ruled out."""
 
 
 def _make(
@@ -139,8 +139,8 @@ def _make(
         log.info("topic %s is made: %d replicas", name, replicas)
 
 
-def _await(admin: AdminClient, settings: KafkaConfig, names: Collection[str]) -> Any:
-    """Return the cluster as it is when the broker that we ask has heard of the new topics."""
+def _await_topics(admin: AdminClient, settings: KafkaConfig, names: Collection[str]) -> Any:
+    """Return the cluster's metadata once it contains the new topics."""
     deadline = monotonic() + settings.wait_s
     while True:
         known = admin.list_topics(timeout=settings.wait_s)
@@ -148,7 +148,7 @@ def _await(admin: AdminClient, settings: KafkaConfig, names: Collection[str]) ->
             return known
         if monotonic() > deadline:
             raise unavailable("new topics did not become known in time")
-        Event().wait(LOOK_S)
+        Event().wait(CHECK_EVERY_S)
 
 
 def _check_replicas(name: str, topic: Any) -> None:
@@ -169,20 +169,20 @@ def _check_configs(admin: AdminClient, settings: KafkaConfig, topic: str, positi
         raise unavailable("the topics' settings could not be read in time") from error
     if found[positions]["cleanup.policy"] != "compact":
         raise _unsafe_positions(
-            positions, "its cleanup.policy must be compact and nothing else: a position must never go"
+            positions, "its cleanup.policy must be compact and nothing else, or a position could be deleted"
         )
     for name, config in found.items():
-        if config["compression.type"] != PLAIN["compression.type"]:
-            _make_plain(admin, settings, name)
+        if config["compression.type"] != UNCOMPRESSED["compression.type"]:
+            _disable_compression(admin, settings, name)
         in_sync = int(config["min.insync.replicas"] or 1)
         if in_sync < IN_SYNC_SAFE and not settings.allow_single_broker:
             text = f"the topic {name} has min.insync.replicas={in_sync}; {IN_SYNC_SAFE} are needed"
             raise Rejected("kafka_replication_unsafe", text, topic=name)
 
 
-def _make_plain(admin: AdminClient, settings: KafkaConfig, name: str) -> None:
-    """Let a topic take no compressed records any more: it was made by an earlier release, or by somebody else."""
-    entries = [ConfigEntry(*item, incremental_operation=AlterConfigOpType.SET) for item in PLAIN.items()]
+def _disable_compression(admin: AdminClient, settings: KafkaConfig, name: str) -> None:
+    """Forbid compressed records in a topic that an earlier release or an operator created."""
+    entries = [ConfigEntry(*item, incremental_operation=AlterConfigOpType.SET) for item in UNCOMPRESSED.items()]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
     (done,) = admin.incremental_alter_configs([resource], request_timeout=settings.wait_s).values()
     try:
@@ -190,9 +190,9 @@ def _make_plain(admin: AdminClient, settings: KafkaConfig, name: str) -> None:
     except TimeoutError as error:
         raise unavailable(f"the topic {name} could not be altered in time") from error
     except KafkaException as error:
-        if error.args[0].code() not in _FORBIDDEN | _NOT_TO_BE:
+        if error.args[0].code() not in _FORBIDDEN | _DISALLOWED:
             raise
-        setting = "=".join(*PLAIN.items())
+        setting = "=".join(*UNCOMPRESSED.items())
         text = f"the topic {name} takes compressed records, and we may not alter it: set its {setting}"
         raise Rejected("kafka_topic_compressed", text, topic=name) from error
     log.info("topic %s: compression.type=uncompressed", name)
@@ -202,16 +202,14 @@ def _unsafe_positions(name: str, problem: str) -> Rejected:
     return Rejected("kafka_position_topic_unsafe", f"the topic {name} is not safe: {problem}", topic=name)
 
 
-# Whose prefix it is: the first record of a topic that keeps everything, so that Kafka decides who was first.
-#
-# Everything here blocks and belongs into a thread; every wait is bounded.
+# Ownership of a prefix: the first record of a topic that keeps everything, so that Kafka decides which one was first.
 
 OWNER = "installation"
 POLL_S = 0.25
 
 
 def owner(settings: KafkaConfig, installation: str) -> str:
-    """Return which installation has the prefix; from now on this one where none had it.
+    """Return the installation that owns the prefix; a prefix without an owner is given to this one.
 
     Raises:
         Rejected: ``kafka_not_allowed``, ``kafka_replication_unsafe``. Permanent.
@@ -219,7 +217,9 @@ def owner(settings: KafkaConfig, installation: str) -> str:
     """
     topic = settings.topic(OWNER)
     try:
-        make_missing(AdminClient(settings.client(), logger=log), settings, {topic: (1, {**NEVER_GONE, **PLAIN})})
+        make_missing(
+            AdminClient(settings.client(), logger=log), settings, {topic: (1, {**KEPT_FOREVER, **UNCOMPRESSED})}
+        )
         first = _first_record(settings, topic)
         if first is None:
             _write(settings, topic, installation)
@@ -227,7 +227,7 @@ def owner(settings: KafkaConfig, installation: str) -> str:
     except KafkaException as error:
         raise translate(error) from error
     if first is None:
-        raise unavailable(f"the topic {topic} is empty although it was written")
+        raise unavailable(f"the topic {topic} is empty although a record was written")
     return first
 
 

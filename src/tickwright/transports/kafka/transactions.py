@@ -2,17 +2,17 @@
 
 ::
 
-    open:     topics ▶ init_transactions (fences whoever wrote before) ▶ read the position to its end
+    open:     topics ▶ init_transactions (fences the previous writer) ▶ read the position to its end
     publish:  begin ▶ records ▶ position record ▶ commit
               │ an error before the commit ─▶ abort ─▶ Aborted   the same producer goes on
               │ fenced ──────────────────────────────▶ Fenced    stop, give the lease up
               └ any other error ─────────────────────▶ Doubt     this producer is never used again
 
-A commit that timed out is neither in nor out; and the library calls some errors abortable although the coordinator may
-have committed before it heard of them. So none is believed once the commit was asked for. Nobody can ask what became
-of it, but whoever runs ``init_transactions`` under the same id waits until Kafka has ended it one way or the other,
-and the position then tells which. So a producer in doubt is thrown away and the log opened again. Every call of the
-library blocks, so each producer lives in a thread of its own, and each call is bounded by ``wait_s``.
+After a commit that timed out, the transaction may be committed or not. The library also calls some errors abortable
+although the coordinator may have committed before. So after the commit request, no error proves anything. There is no
+call that returns the result, but ``init_transactions`` under the same id waits until Kafka has ended the transaction,
+and the position then shows how. So a producer in doubt is discarded, and the log is opened again. Every call of the
+library blocks, so each producer has a thread of its own, and ``wait_s`` bounds each call.
 """
 
 import asyncio
@@ -33,14 +33,12 @@ from tickwright.ports.log import NOWHERE, POSITION_UNREADABLE, Aborted, Batch, C
 from tickwright.transports.kafka.config import SHARDS_MAX, TRANSACTION_TIMEOUT_MS, KafkaConfig, log, unavailable
 from tickwright.transports.kafka.topics import POSITIONS, prepare_topics, translate
 
-# Where a relay's writing stands, as Kafka says it: the last committed record of the shard's own partition.
-#
-# Everything here blocks and belongs into a thread; every wait is bounded.
+# The position of a relay: the last committed record of its shard's own partition. These functions block.
 
 BLOCKED = "kafka_position_blocked"
 TAIL = 200
 POLL_S = 0.25
-_SOON = frozenset(
+_NO_LEADER_YET = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -51,7 +49,7 @@ _SOON = frozenset(
 
 
 class _Position(msgspec.Struct):
-    """The value of a record; see docs/messages.md. A number beyond the bounds is none that a relay has written."""
+    """The value of a record; see docs/messages.md. A number outside the bounds was not written by a relay."""
 
     batch_no: Annotated[int, Meta(ge=0, le=2**53)]
 
@@ -60,11 +58,11 @@ _decode = msgspec.json.Decoder(_Position).decode
 
 
 def read_position(settings: KafkaConfig, shard: int) -> int | None:
-    """Return the number of the last batch that is in; ``None`` where the topic says nothing, or there is no topic.
+    """Return the number of the last committed batch; ``None`` if the topic is missing or has no record for the shard.
 
-    Reads committed records to the end of the partition. It is the truth about the past only after whoever wrote
-    before was fenced; without that it is what an observer sees. What is committed behind an open transaction of
-    another program is not readable yet; then the position is not known, and an older one is never returned for it.
+    Reads committed records to the end of the partition. Only after the previous writer was fenced is the number final.
+    Records behind an open transaction of another program are not readable yet. Then the position is unknown, and
+    no older one is returned.
 
     Raises:
         Rejected: ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
@@ -82,9 +80,9 @@ def read_position(settings: KafkaConfig, shard: int) -> int | None:
     try:
         if place.topic not in consumer.list_topics(timeout=settings.wait_s).topics:
             return None
-        low, high = _bounds(consumer, place, settings.wait_s)  # of what is readable
+        low, high = _bounds(consumer, place, settings.wait_s)  # of readable records
         end = _end(config, place, settings.wait_s)
-        start = max(low, high - TAIL)  # nearly always has it; a partition that was not compacted may be long
+        start = max(low, high - TAIL)  # nearly always enough; an uncompacted partition may be long
         found = _last_from(consumer, place, start, end, settings.wait_s)
         if found is not None or start == low:
             return found
@@ -96,19 +94,19 @@ def read_position(settings: KafkaConfig, shard: int) -> int | None:
 
 
 def _bounds(consumer: Consumer, place: TopicPartition, wait_s: float) -> tuple[int, int]:
-    """Return the first and the next offset; a partition that was just made has its leader a moment later."""
+    """Return the first and the next offset. A new partition gets its leader a moment later."""
     deadline = monotonic() + wait_s
     while True:
         try:
             return consumer.get_watermark_offsets(place, timeout=wait_s)
         except KafkaException as error:
-            if error.args[0].code() not in _SOON or monotonic() > deadline:
+            if error.args[0].code() not in _NO_LEADER_YET or monotonic() > deadline:
                 raise
         Event().wait(POLL_S)
 
 
 def _end(config: dict[str, Any], place: TopicPartition, wait_s: float) -> int:
-    """Return the next offset, behind open transactions, too."""
+    """Return the next offset, including open transactions."""
     consumer = Consumer({**config, "isolation.level": "read_uncommitted"}, logger=log)
     try:
         return _bounds(consumer, place, wait_s)[1]
@@ -117,9 +115,9 @@ def _end(config: dict[str, Any], place: TopicPartition, wait_s: float) -> int:
 
 
 def _last_from(consumer: Consumer, place: TopicPartition, offset: int, end: int, wait_s: float) -> int | None:
-    """Return what the last record from ``offset`` to ``end`` says; those before it say nothing that counts.
+    """Return the batch number in the last record from ``offset`` to ``end``.
 
-    The end that Kafka reports first is that of what is readable; it is below ``end`` while a transaction is open.
+    The end that Kafka reports first is that of readable records; it is below ``end`` while a transaction is open.
     """
     consumer.assign([TopicPartition(place.topic, place.partition, offset)])
     last: Message | None = None
@@ -144,7 +142,7 @@ def _last_from(consumer: Consumer, place: TopicPartition, offset: int, end: int,
     text = (
         f"a transaction of another program is open on {where} from offset {readable} on, so the last position (the log "
         f"ends at {end}) cannot be read: end it with kafka-transactions.sh abort {first}, and let only the relay write "
-        "to that topic; the relay tries again until then"
+        "to that topic; the relay retries until then"
     )
     raise Unavailable(BLOCKED, text, topic=place.topic, partition=place.partition)
 
@@ -155,8 +153,8 @@ def _read(place: TopicPartition, record: Message) -> int:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         where = f"{place.topic}/{place.partition}/{record.offset()}"
         text = (
-            f"the record {where} is no position, so another than the relay wrote it: see to it that nobody else may "
-            f"write to that topic, then let tickwright outbox reconcile write the position again ({error!r:.100})"
+            f"the record {where} is no position, so another program wrote it: allow only the relay to write to that "
+            f"topic, then run tickwright outbox reconcile to write the position again ({error!r:.100})"
         )
         raise Rejected(POSITION_UNREADABLE, text, topic=place.topic, partition=place.partition) from error
     return found.batch_no
@@ -164,8 +162,8 @@ def _read(place: TopicPartition, record: Message) -> int:
 
 QUEUE_MESSAGES_MAX = 100_000
 REPORTED_PER_PARTITION = 16
-"""So many times the number of partitions are reported of a batch's beginning and of its end: a partition of which none
-is among them has as good as no record in the batch."""
+"""Reports are requested for this many records per partition at each end of a batch; a partition that none of them hits
+has next to no record in the batch."""
 
 T = TypeVar("T")
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001
@@ -186,10 +184,10 @@ class KafkaLog:
     def __init__(self, settings: KafkaConfig, topic: str) -> None:
         self._settings, self._topic = settings, topic
         self._session: _Session | None = None
-        self._doubted: tuple[int, Committed] = (0, NOWHERE)
+        self._in_doubt: tuple[int, Committed] = (0, NOWHERE)
 
     async def open(self, shard: int) -> int | None:
-        """Fence whoever wrote before, and return the number of the last batch that is in.
+        """Fence the previous writer, and return the number of the last committed batch.
 
         Raises:
             Rejected: ``kafka_unsafe_option``, ``kafka_replication_unsafe``, ``kafka_position_topic_unsafe``,
@@ -205,7 +203,7 @@ class KafkaLog:
         return await session.call(lambda: session.begin(self._topic))
 
     async def position(self, shard: int) -> int | None:
-        """Return what the topic says of ``shard`` now, without fencing anybody.
+        """Return the number that the topic has for ``shard`` now, without fencing.
 
         Raises:
             Rejected: ``kafka_unsafe_option``, ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
@@ -215,23 +213,23 @@ class KafkaLog:
         return await asyncio.to_thread(read_position, self._settings, shard)
 
     async def publish(self, batch: Batch) -> Outcome:
-        """Put one batch in, whole, with its number."""
+        """Write one batch and its number in one transaction."""
         session = self._session
         if session is None:
             return Doubt("the log is not open")
         outcome = await session.call(lambda: session.send(batch))
-        self._doubted = (batch.number, outcome.stands if isinstance(outcome, Doubt) else NOWHERE)
+        self._in_doubt = (batch.number, outcome.stands if isinstance(outcome, Doubt) else NOWHERE)
         if isinstance(outcome, Doubt | Fenced):
             self._discard()
         return outcome
 
     def stands(self, number: int) -> Committed:
         """Return where the batch stands that was in doubt; nobody else can have sent it since, under our lease."""
-        return self._doubted[1] if self._doubted[0] == number else NOWHERE
+        return self._in_doubt[1] if self._in_doubt[0] == number else NOWHERE
 
     async def close(self) -> None:
-        """Throw the producer away; what it was doing ends by itself within its bounds."""
-        self._doubted = (0, NOWHERE)
+        """Discard the producer; a running call ends within its bounds."""
+        self._in_doubt = (0, NOWHERE)
         self._discard()
 
     def _discard(self) -> None:
@@ -254,7 +252,7 @@ class _Session:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def discard(self) -> None:
-        self._thread.submit(self._destroy)  # after what runs now: a producer is not freed under somebody's feet
+        self._thread.submit(self._destroy)  # after the running call
         self._thread.shutdown(wait=False)
 
     def _destroy(self) -> None:
@@ -280,7 +278,7 @@ class _Session:
     def send(self, batch: Batch) -> Outcome:
         producer = self._producer
         if producer is None:
-            return Doubt("the producer is gone")
+            return Doubt("the producer was discarded")
         try:
             producer.begin_transaction()
             edges = self._produce(producer, batch)
@@ -288,29 +286,29 @@ class _Session:
             return self._abort(producer, error)
         return self._commit(producer, edges)
 
-    def _commit(self, producer: Producer, edges: "_Edges") -> Outcome:
-        """Ask for the commit. From here on no error proves that it was not done, whatever the library says of it."""
+    def _commit(self, producer: Producer, edges: "_BatchEdges") -> Outcome:
+        """Commit. From here on, no error proves that the transaction was not committed."""
         try:
             producer.commit_transaction(self._settings.wait_s)
         except KafkaException as error:
             return _fenced(error) or Doubt(_reason(error), Committed(edges.places(), self._partitions))
         finally:
-            with suppress(KafkaException):  # a fatal error is raised here too; what the commit answered counts
-                producer.poll(0)  # so that what the library logged comes out
+            with suppress(KafkaException):  # also raises a fatal error; the commit's answer counts
+                producer.poll(0)  # flushes the library's log
         places = edges.places()
         if places and places[-1].partition >= self._partitions:
             self._partitions = self._count(producer) or self._partitions
         return Committed(places, self._partitions)
 
     def _count(self, producer: Producer) -> int:
-        """Return how many partitions the topic has now: somebody gave it more; 0 where nobody answers."""
+        """Return how many partitions the topic has now, after an operator added some; 0 without an answer."""
         try:
             return len(producer.list_topics(self._topic, timeout=self._settings.wait_s).topics[self._topic].partitions)
         except KafkaException:
             return 0
 
-    def _produce(self, producer: Producer, batch: Batch) -> "_Edges":
-        produce, topic, edges = producer.produce, batch.topic, _Edges()
+    def _produce(self, producer: Producer, batch: Batch) -> "_BatchEdges":
+        produce, topic, edges = producer.produce, batch.topic, _BatchEdges()
         of_batch = [("batch_no", b"%d" % batch.number), ("fence", b"%d" % batch.fence)]
         records = list(batch.records)
         reported = REPORTED_PER_PARTITION * self._partitions
@@ -323,7 +321,7 @@ class _Session:
         return edges
 
     def _abort(self, producer: Producer, cause: KafkaException | BufferError) -> Outcome:
-        """Take back what was begun; the commit was not asked for, so an abort that succeeds is certain."""
+        """Abort the transaction. The commit was not requested, so a successful abort is certain."""
         if isinstance(cause, KafkaException) and _fenced(cause):
             return Fenced()
         try:
@@ -333,24 +331,24 @@ class _Session:
         return Aborted(_reason(cause))
 
 
-class _Edges:
-    """Where a batch begins and ends in each partition, from the reports on some of its records.
+class _BatchEdges:
+    """First and last offset of a batch in each partition, from the reports on some of its records.
 
-    A report costs as much as the record itself, so only a batch's beginning and its end are reported.
+    A report costs as much as the record itself, so only the first and last records are reported.
     """
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[int, int]] = {}
 
     def note(self, error: KafkaError | None, message: Message) -> None:
-        """Take in one delivery report."""
+        """Record one delivery report."""
         partition, offset = message.partition(), message.offset()
         if error is None and partition is not None and offset is not None:
             first, last = self._found.get(partition, (offset, offset))
             self._found[partition] = (min(first, offset), max(last, offset))
 
     def places(self) -> list[Place]:
-        """Return what is known, by partition."""
+        """Return the known offsets, by partition."""
         return [Place(partition, *edges) for partition, edges in sorted(self._found.items())]
 
 

@@ -300,7 +300,7 @@ async def test_polls_of_a_topic_that_is_made_again_under_a_consumer_are_carried_
         await asyncio.to_thread(make_again, world.bootstrap, world.topic)
         more = await publish(world, 30, name="other")
         await eventually_async(lambda: all_done(world.pool, more), 40, what="what is on the new topic is done")
-        free = lambda: all(one.waiting == 0 for one in sources[0]._holdings.values())  # noqa: E731
+        free = lambda: all(one.waiting == 0 for one in sources[0]._partitions.values())  # noqa: E731
         await eventually_async(free, what="no record takes room")
         offsets, ends = Offsets(world), await _ends(world)
         exact = lambda: all(end < offsets.committed()[n] <= end + 2 for n, end in ends.items())  # noqa: E731

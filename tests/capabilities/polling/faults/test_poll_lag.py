@@ -31,7 +31,7 @@ from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.views import Reason
 from tickwright.process.node import open_node
 from tickwright.store.pool import Pool
-from tickwright.transports.kafka.poll_reader import Feed
+from tickwright.transports.kafka.poll_reader import PollReader
 from tickwright.transports.kafka.poll_source import KafkaPollSource
 
 RULE = next(rule for rule in RULES if rule.name == "poll_group_lag")
@@ -141,7 +141,7 @@ async def test_the_mutant_that_does_not_ask_the_group_is_caught(
     world: PollWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the question left out, the old position stays, and the lag with it."""
-    monkeypatch.setattr(Feed, "_ask_begin", lambda *_: None)
+    monkeypatch.setattr(PollReader, "_fetch_begin", lambda *_: None)
     with pytest.raises(AssertionError, match="the group's own position is told"):
         await _told_of_an_idle_topic(world)
 
@@ -160,7 +160,7 @@ async def test_who_was_overtaken_says_nothing_of_the_partition(world: PollWorld)
         await eventually_async(lambda: world.pool.fetchval(said), 30)
         await world.pool.execute("UPDATE tickwright.poll_partitions SET epoch = epoch + 1")
         await world.pool.execute("UPDATE tickwright.poll_reads SET position = 7777")
-        await sources[0]._say()
+        await sources[0]._report()
         assert await world.pool.fetchval("SELECT min(position) = 7777 FROM tickwright.poll_reads")
 
 

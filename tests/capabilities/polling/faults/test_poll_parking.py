@@ -13,8 +13,7 @@ from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
 from tickwright.partners import Failed
-from tickwright.transports.kafka import poll_partition, poll_source
-from tickwright.transports.kafka import poll_reader as poll_feed
+from tickwright.transports.kafka import poll_partition, poll_reader, poll_source
 
 SECONDS, A_SECOND, FINE = 20, 30, 60
 
@@ -29,11 +28,11 @@ async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions and desks that are full after some dozens of polls, and waits of a moment."""
-    monkeypatch.setattr(poll_feed, "HELD_MAX", 60)
-    monkeypatch.setattr(poll_feed, "BATCH_MAX", 10)
+    monkeypatch.setattr(poll_reader, "HELD_MAX", 60)
+    monkeypatch.setattr(poll_reader, "BATCH_MAX", 10)
     monkeypatch.setattr(poll_partition, "PARK_FROM", 30)
     monkeypatch.setattr(poll_partition, "PARK_AFTER_S", 0.5)
-    monkeypatch.setattr(poll_source, "LOOK_OVER_EVERY_S", 0.1)
+    monkeypatch.setattr(poll_source, "SWEEP_EVERY_S", 0.1)
     monkeypatch.setattr(consumer_desk, "HELD_MAX", 20)
     monkeypatch.setattr(consumer_desk, "WAIT_FIRST_S", 0.2)
 
@@ -119,7 +118,7 @@ async def test_what_nobody_here_asks_for_somebody_else_takes_from_the_queue(worl
         await eventually_async(lambda: all_done(world.pool, fine), 20)
         assert await done(world, down) == Counter()
         async with running_consumer(world.url, functions={"down": couriers.down}, terms=LONG):
-            most = SECONDS * A_SECOND - 3 * poll_feed.HELD_MAX
+            most = SECONDS * A_SECOND - 3 * poll_reader.HELD_MAX
 
             async def moved() -> bool:
                 return (await done(world, down)).total() >= most

@@ -101,8 +101,8 @@ async def test_a_record_that_cannot_be_read_is_stepped_over(world: PollWorld) ->
 
     async with running_consumer(world.url, functions={"acme": answer}, terms=LONG, source_of=make):
         await eventually_async(lambda: all_done(world.pool, trackers), 30)
-        assert sources[0].counts.feed.unreadable == 2 * PARTITIONS
-        assert sources[0].counts.feed.records == 60 + 2 * PARTITIONS, "each was read once: no thread ended over one"
+        assert sources[0].counts.reader.unreadable == 2 * PARTITIONS
+        assert sources[0].counts.reader.records == 60 + 2 * PARTITIONS, "each was read once: no thread ended over one"
     assert await done_times(world.pool, trackers) == Counter(trackers.ids)
 
 

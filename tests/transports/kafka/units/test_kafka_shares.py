@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from tickwright.transports.kafka.producer import Shares
+from tickwright.transports.kafka.producer import QueueShares
 
 
-async def fill(shares: Shares, topic: str, size_bytes: int, most: int = 10_000) -> int:
+async def fill(shares: QueueShares, topic: str, size_bytes: int, most: int = 10_000) -> int:
     """Take room until there is none at once; return how often there was."""
     for taken in range(most):
         task = asyncio.ensure_future(shares.take(topic, size_bytes))
@@ -21,7 +21,7 @@ async def fill(shares: Shares, topic: str, size_bytes: int, most: int = 10_000) 
 
 async def test_one_topic_fills_half_of_the_queue_and_two_a_third_each() -> None:
     """KFK-7: there is always room for one more topic."""
-    shares = Shares(600, 10**9)
+    shares = QueueShares(600, 10**9)
     assert await fill(shares, "a", 1) == 300
     assert await fill(shares, "b", 1) == 150
     assert await fill(shares, "c", 1) == 75
@@ -29,12 +29,12 @@ async def test_one_topic_fills_half_of_the_queue_and_two_a_third_each() -> None:
 
 async def test_bytes_count_as_messages_do() -> None:
     """A few large messages fill the queue as well as many small ones."""
-    assert await fill(Shares(10_000, 6000), "a", 100) == 30
+    assert await fill(QueueShares(10_000, 6000), "a", 100) == 30
 
 
 async def test_a_hundred_late_topics_leave_room_for_one_that_is_not() -> None:
     """KFK-7: also large messages of topics that time out leave a part of the queue."""
-    shares = Shares(10_000, 64_000)
+    shares = QueueShares(10_000, 64_000)
     for number in range(100):
         shares.note(f"late{number}", late=True)
         await fill(shares, f"late{number}", 400)
@@ -43,7 +43,7 @@ async def test_a_hundred_late_topics_leave_room_for_one_that_is_not() -> None:
 
 async def test_a_late_topic_may_always_have_a_large_message_in_an_empty_queue() -> None:
     """Without one it could never show that it takes messages again."""
-    shares = Shares(10_000, 64)
+    shares = QueueShares(10_000, 64)
     shares.note("late", late=True)
     assert await fill(shares, "late", 16) == 1
     shares.note("late", late=False)
@@ -52,7 +52,7 @@ async def test_a_late_topic_may_always_have_a_large_message_in_an_empty_queue() 
 
 async def test_what_waits_goes_on_in_its_order_when_there_is_room() -> None:
     """Records of one key stay in order: a small one does not pass a large one that waits."""
-    shares, order = Shares(100, 100), list[str]()
+    shares, order = QueueShares(100, 100), list[str]()
 
     async def send(name: str, size_bytes: int) -> None:
         await shares.take("a", size_bytes)
@@ -62,7 +62,7 @@ async def test_what_waits_goes_on_in_its_order_when_there_is_room() -> None:
     tasks = [asyncio.ensure_future(send("large", 45)), asyncio.ensure_future(send("small", 1))]
     await asyncio.sleep(0)
     assert order == []
-    shares.give_back("a", 40)
+    shares.release("a", 40)
     shares.grant()
     await asyncio.gather(*tasks)
     assert order == ["large", "small"]
@@ -71,21 +71,21 @@ async def test_what_waits_goes_on_in_its_order_when_there_is_room() -> None:
 @pytest.mark.parametrize("granted", [False, True])
 async def test_who_stops_waiting_takes_no_room(granted: bool) -> None:
     """Also where the room came in the same moment."""
-    shares = Shares(100, 100)
+    shares = QueueShares(100, 100)
     await shares.take("a", 50)
     first, second = asyncio.ensure_future(shares.take("a", 50)), asyncio.ensure_future(shares.take("a", 1))
     await asyncio.sleep(0)
     if granted:
-        shares.give_back("a", 50)
+        shares.release("a", 50)
         shares.grant()
     first.cancel()
     await asyncio.wait({first})
     assert first.cancelled()
     if granted:
         await second
-        shares.give_back("a", 1)
+        shares.release("a", 1)
     else:
         second.cancel()
         await asyncio.wait({second})
-        shares.give_back("a", 50)
+        shares.release("a", 50)
     assert await fill(shares, "a", 1) == 50, "all is free again"

@@ -1,4 +1,4 @@
-"""What a consumer read of a partition: piles of a turn each, and offsets that wait for the first unfinished record."""
+"""What a consumer read of a partition: bundles of polls, and offsets that wait for the first unfinished record."""
 
 from datetime import UTC, datetime
 from random import Random
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kit.mutants import mutate
 from tickwright.ports.polls import PollRecord
-from tickwright.transports.kafka.poll_partition import PILE_MAX, Pile, Piles, Progress, Waiting
+from tickwright.transports.kafka.poll_partition import BUNDLE_MAX, Bundle, Bundles, Progress, Waiting
 
 DUE = datetime(2026, 11, 21, 10, tzinfo=UTC)
 
@@ -19,31 +19,31 @@ def poll(tracker_id: int = 1, *, slot_id: int = 0, due_at: datetime = DUE, partn
     return PollRecord(tracker_id, slot_id, due_at, partner, "shop", f"T{tracker_id}")
 
 
-def put(piles: Piles, *polls: PollRecord) -> list[Pile]:
-    """Put them in, with numbers from 0 on; return the piles that were made."""
-    return [pile for number, one in enumerate(polls) if (pile := piles.put(number, one, 0.0)) is not None]
+def put(bundles: Bundles, *polls: PollRecord) -> list[Bundle]:
+    """Put them in, with numbers from 0 on; return the bundles that were made."""
+    return [bundle for number, one in enumerate(polls) if (bundle := bundles.put(number, one, 0.0)) is not None]
 
 
 def test_polls_of_one_slot_second_and_partner_are_one_pile() -> None:
     """A turn is of one slot, second and partner; what differs in any of them is another one."""
     later = DUE.replace(second=1)
-    made = put(Piles(0), poll(1), poll(2, partner="dhl"), poll(3), poll(4, slot_id=7), poll(5, due_at=later), poll(6))
-    assert [[one.tracker_id for one in pile.polls] for pile in made] == [[1, 3, 6], [2], [4], [5]]
+    made = put(Bundles(0), poll(1), poll(2, partner="dhl"), poll(3), poll(4, slot_id=7), poll(5, due_at=later), poll(6))
+    assert [[one.tracker_id for one in bundle.polls] for bundle in made] == [[1, 3, 6], [2], [4], [5]]
     assert made[0].numbers == [0, 2, 5]
 
 
 def test_a_pile_has_at_most_a_thousand_polls() -> None:
-    """The next one begins a new pile."""
-    made = put(Piles(0), *map(poll, range(PILE_MAX + 1)))
-    assert [len(pile.polls) for pile in made] == [PILE_MAX, 1]
+    """The next one begins a new bundle."""
+    made = put(Bundles(0), *map(poll, range(BUNDLE_MAX + 1)))
+    assert [len(bundle.polls) for bundle in made] == [BUNDLE_MAX, 1]
 
 
 def test_nothing_is_added_to_a_pile_that_was_taken() -> None:
     """Whoever took it has counted it."""
-    piles = Piles(0)
-    [first] = put(piles, poll(1))
-    piles.close(first)
-    [second] = put(piles, poll(2))
+    bundles = Bundles(0)
+    [first] = put(bundles, poll(1))
+    bundles.close(first)
+    [second] = put(bundles, poll(2))
     assert len(first.polls) == len(second.polls) == 1
 
 
@@ -116,12 +116,12 @@ def test_what_passes_one_open_record_takes_no_memory() -> None:
 
 def test_a_partners_piles_are_taken_oldest_first_and_only_of_partitions_that_are_ours() -> None:
     """What is not ours by its row waits on, and is there when it is."""
-    ours, others, waiting = Piles(0), Piles(1), Waiting()
+    ours, others, waiting = Bundles(0), Bundles(1), Waiting()
     [late] = put(ours, poll(1, due_at=DUE.replace(second=9)))
     [early] = put(ours, poll(2))
     [foreign] = put(others, poll(3, due_at=DUE.replace(hour=1)))
-    for pile in (late, foreign, early):
-        waiting.put(7, pile)
+    for bundle in (late, foreign, early):
+        waiting.put(7, bundle)
     assert waiting.take(7, 1, among={ours}) == [early]
     assert waiting.take(7, 5, among={ours}) == [late]
     assert waiting.take(7, 5, among={ours, others}) == [foreign]
