@@ -35,7 +35,7 @@ def parse_options(value: str) -> dict[str, str]:
         raise ValueError('write a JSON object of texts, such as {"security.protocol": "SSL"}') from None
 
 
-class KafkaConfig(SettingsPart):
+class KafkaSettings(SettingsPart):
     """Where Kafka is.
 
     Attributes:
@@ -62,7 +62,7 @@ def kafka_config(settings: Settings) -> "KafkaConfig | None":
     Raises:
         Rejected: ``kafka_unsafe_option``, ``kafka_replication_unsafe``. Permanent.
     """
-    mine = settings.part(KafkaConfig)
+    mine = settings.part(KafkaSettings)
     if mine.kafka_bootstrap is None:
         return None
     from tickwright.transports.kafka.config import KafkaConfig
@@ -84,7 +84,7 @@ class KafkaPolls:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        mine = settings.part(KafkaConfig)
+        mine = settings.part(KafkaSettings)
         self.topic = f"{mine.kafka_prefix}.polls"
         scheme = "pg" if mine.kafka_bootstrap is None else "kafka"
         self.events = f"{scheme}:{mine.kafka_prefix}.poll-events"
@@ -112,7 +112,7 @@ class KafkaPlugin(Plugin):
     """Delivers to ``kafka:`` destinations; provides the topic of polls."""
 
     name = "kafka"
-    settings = KafkaConfig
+    settings = KafkaSettings
 
     def provide(self, context: Context) -> None:
         """Offer the topic of polls."""
@@ -129,11 +129,11 @@ class KafkaPlugin(Plugin):
 
     def reserved_prefixes(self, settings: Settings) -> Sequence[str]:
         """Return the prefix of our topics."""
-        return (settings.part(KafkaConfig).kafka_prefix,)
+        return (settings.part(KafkaSettings).kafka_prefix,)
 
     def ownerships(self, context: Context) -> Sequence[Ownership]:
         """Return the prefix of topics and transactional ids."""
-        mine = context.settings.part(KafkaConfig)
+        mine = context.settings.part(KafkaSettings)
         if mine.kafka_bootstrap is None:
             return ()
 
