@@ -1,8 +1,7 @@
 """Connections to places that users name: guarded addresses, bounded answers, named failures.
 
-Callbacks, WebSocket pushes and everything else that lets a user choose a host goes through this
-package, so that there is one guard. It sits below ``brokers`` because brokers do not know each
-other; it knows ``ports`` and ``domain`` only.
+Callbacks, WebSocket pushes and every other connection to a host of the user go through this package, so that there
+is one guard. It depends on ``ports`` and ``domain`` only.
 """
 
 from tickwright.outbound.connector import BoundedHead, GuardedSessions

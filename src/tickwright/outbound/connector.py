@@ -1,11 +1,9 @@
 """aiohttp sessions with the guard built in, replaced by young ones before they grow old.
 
-Three fences, each enough on its own for its case: the resolver judges *all* addresses of a name,
-the socket factory judges the one address that is about to be connected to (literals come here
-without a resolver), and a session lives for a minute, so that a kept-alive connection cannot
-outlive a change in the DNS by more. There is no proxy, no cookie, no redirect and nothing from
-the environment. Heads of answers are bounded by us, because aiohttp bounds single lines only, and so is
-what comes unasked, because aiohttp parses it, and what TLS reads without an answer, because OpenSSL does.
+Three guards: the resolver checks *all* addresses of a name; the socket factory checks the one address to connect to,
+which for IP literals is the only check; and a session lives for a minute, so that a kept-alive connection outlives a
+change in the DNS by no more. There is no proxy, no cookie, no redirect and nothing from the environment. This module
+also bounds what aiohttp and OpenSSL do not: heads of answers, unrequested bytes, and TLS records without data.
 """
 
 import asyncio
@@ -30,7 +28,7 @@ from tickwright.ports.ids import monotonic
 # OpenSSL processes all that has arrived in one call, and no limit above TLS counts it.
 
 BARREN_BYTES_MAX = 32 * 1024
-"""Tickets of a decent server have one or two KiB."""
+"""Tickets of an ordinary server have one or two KiB."""
 HANDSHAKE_BYTES_MAX = 128 * 1024
 """Certificates; OpenSSL takes 100 KB of them."""
 PORTION_BYTES = 16 * 1024
@@ -59,11 +57,11 @@ class BoundedTls(ssl.SSLObject):
     _flooded = False
 
     def take_from(self, received: ssl.MemoryBIO, portions: ssl.MemoryBIO) -> None:
-        """Name the bytes that arrive, and what OpenSSL reads; called once, before anything else."""
+        """Set the source of received bytes and the buffer that OpenSSL reads; called once, first."""
         self._received, self._portions = received, portions
 
     def do_handshake(self) -> None:
-        """Go on with the handshake."""
+        """Continue the handshake."""
         self._fed(super().do_handshake)
         self._barren_bytes, self._barren_bytes_max = 0, BARREN_BYTES_MAX
 
@@ -76,7 +74,7 @@ class BoundedTls(ssl.SSLObject):
         return data
 
     def unwrap(self) -> None:
-        """Say farewell, and wait for that of the other side."""
+        """Close TLS, and wait for the other side's close."""
         self._fed(super().unwrap)
 
     def pending(self) -> int:
@@ -127,7 +125,7 @@ def system_trust() -> ssl.SSLContext:
 HEAD_BYTES_MAX = 32 * 1024
 INFORMATIONAL_MAX = 16
 PIECE_BYTES_MAX = HEAD_BYTES_MAX
-UNHEARD_BYTES_MAX = 1024 * 1024
+UNFRAMED_BYTES_MAX = 1024 * 1024
 RECEIVED_BYTES_MAX = 64 * 1024
 """Of a socket, in the kernel: what one turn of the loop may have to read."""
 SESSION_AGE_MAX_S = 60.0
@@ -137,18 +135,18 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class BoundedHead(ResponseHandler):
-    """Reads answers, and gives up on what no decent server sends.
+    """Reads answers, and cuts the connection of an abusive server.
 
-    That is a head that never ends or is preceded by endless 1xx, anything between an answer and the next request, and,
-    once the connection is a WebSocket, bytes that become no frame. Whoever reads the frames calls ``heard``. TLS,
-    below it, gives up on records without data.
+    That is one that sends an endless head or endless 1xx, anything between an answer and the next request, or, on a
+    WebSocket, bytes that become no frame. The reader of frames calls ``frame_received``. TLS cuts on records without
+    data.
 
     Attributes:
         gave_up: Whether the connection was cut for any of that.
     """
 
     gave_up = False
-    _unheard_bytes = 0
+    _unframed_bytes = 0
     _waits_for_head = False
     _head_bytes = 0
     _informational = 0
@@ -164,7 +162,7 @@ class BoundedHead(ResponseHandler):
         super().set_response_params(**parameters)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what was asked for, in pieces, so that no more than one is parsed behind the end of an answer.
+        """Pass on requested bytes, in pieces, so that at most one piece is parsed after the end of an answer.
 
         No bytes at all mean that aiohttp's parser goes on with what it has.
         """
@@ -177,7 +175,7 @@ class BoundedHead(ResponseHandler):
             elif piece and self._idle:
                 self.give_up()
             else:
-                self._count_unheard(len(piece))
+                self._count_unframed(len(piece))
                 super().data_received(piece)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -185,9 +183,9 @@ class BoundedHead(ResponseHandler):
         self.gave_up = self.gave_up or isinstance(exc, TlsFloodError)
         super().connection_lost(exc)
 
-    def heard(self) -> None:
-        """Say that a frame of the WebSocket arrived."""
-        self._unheard_bytes = 0
+    def frame_received(self) -> None:
+        """Record that a frame of the WebSocket arrived."""
+        self._unframed_bytes = 0
 
     @property
     def _idle(self) -> bool:
@@ -195,14 +193,14 @@ class BoundedHead(ResponseHandler):
         answering = self._payload is not None and not self._payload.is_eof()
         return not (answering or self.upgraded or self._parser is None)
 
-    def _count_unheard(self, count: int) -> None:
+    def _count_unframed(self, count: int) -> None:
         if self.upgraded:
-            self._unheard_bytes += count
-            if self._unheard_bytes > UNHEARD_BYTES_MAX:
+            self._unframed_bytes += count
+            if self._unframed_bytes > UNFRAMED_BYTES_MAX:
                 self.give_up()
 
     def _head_received(self, data: bytes) -> None:
-        """Count what belongs to an incomplete head, and do not let garbage behind a head take it back."""
+        """Count the bytes of an incomplete head; garbage after a complete head does not discard it."""
         self._parsing = True
         super().data_received(data)
         self._parsing = False
@@ -214,9 +212,9 @@ class BoundedHead(ResponseHandler):
                 self.give_up()
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
-        """Keep an error of the parser back until it is clear whether a head came before it.
+        """Hold back a parser error until it is clear whether a complete head came before it.
 
-        A body hears of it as well: aiohttp would let its reader wait, or raise ``RuntimeError``.
+        The body's reader gets it as well: aiohttp would let it wait, or raise ``RuntimeError``.
         """
         if self._parsing:
             self._parse_error = exc
@@ -255,16 +253,16 @@ class BoundedHead(ResponseHandler):
             self.give_up()
 
     def give_up(self) -> None:
-        """Cut the connection, without a farewell that would have to be waited for."""
+        """Abort the connection without a closing handshake."""
         self.gave_up = True
         self._waits_for_head = False
-        super().set_exception(HttpProcessingError(code=400, message="no decent head"))
+        super().set_exception(HttpProcessingError(code=400, message="the head of the answer is not acceptable"))
         if isinstance(self.transport, asyncio.Transport):
             self.transport.abort()
 
 
 class Generation:
-    """One session, the instant it was made (monotonic seconds) and how many attempts use it."""
+    """One session, when it was made (monotonic seconds), and how many attempts use it."""
 
     __slots__ = ("born_at_s", "retired", "session", "users")
 
@@ -315,7 +313,7 @@ class GuardedSessions:
         return self._closed
 
     def acquire(self, *, tls: bool) -> Generation:
-        """Return a session that is young enough; give it back with ``release``. Needs a running loop."""
+        """Return a session that is young enough; end its use with ``release``. Needs a running loop."""
         current = self._current.get(tls)
         if current is None or monotonic() - current.born_at_s > SESSION_AGE_MAX_S:
             if current is not None:
@@ -325,7 +323,7 @@ class GuardedSessions:
         return current
 
     def release(self, generation: Generation) -> None:
-        """Say that an attempt is over; the last one closes a session that was replaced."""
+        """End one attempt's use; the last one closes a session that was replaced."""
         generation.users -= 1
         if generation.retired and generation.users == 0:
             self._close_later(generation)
@@ -364,7 +362,7 @@ class GuardedSessions:
             ssl=bounded(self._tls) if self._tls is not None else system_trust(),
         )
         loop = asyncio.get_running_loop()
-        # aiohttp has no public way to bound a head; a hostile receiver in the tests watches this line
+        # aiohttp has no public way to bound a head
         connector._factory = functools.partial(BoundedHead, loop=loop)  # type: ignore[assignment]  # noqa: SLF001
         return aiohttp.ClientSession(
             connector=connector,
@@ -381,7 +379,7 @@ def guarded_socket(info: Any, *, tls: bool, allow: AllowList) -> socket.socket:
     """Make the socket for one address, if that address may be connected to.
 
     Raises:
-        BlockedError: it may not. This is the last fence, and the only one that IP literals pass.
+        BlockedError: it may not. This is the last guard, and the only one for IP literals.
     """
     family, kind, protocol, _, address = info
     reason = refusal(ip_address(address[0].partition("%")[0]), address[1], tls=tls, allow=allow)

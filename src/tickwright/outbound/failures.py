@@ -17,8 +17,6 @@ from tickwright.domain.secrets import GROWTH_MAX, mask_secrets, spellings
 from tickwright.outbound.resolver import BlockedError, ResolveTimeoutError
 from tickwright.ports.broker import Refused, Unknown
 
-# What is kept of a text that another side sent as its refusal: its beginning, without the address that was asked.
-
 EXCERPT_CHARS_MAX = 500
 VALUE_CHARS_MIN = 4
 TAILS_MAX = 16
@@ -81,7 +79,7 @@ _TLS_CODES = {
 
 
 def blocked(reason: str) -> Refused:
-    """Return the outcome for an address that must not be reached; the address itself stays unsaid."""
+    """Return the outcome for an address that must not be reached, without the address."""
     text = f"This destination is not allowed ({reason}); see TICKWRIGHT_ALLOW_TARGETS."
     return Refused(BLOCKED_CODE, text, final=True)
 
@@ -143,6 +141,6 @@ def _connect(error: OSError) -> Refused:
         case BlockedError(reason=reason):
             return blocked(reason)
         case ConnectionRefusedError():
-            return Refused("connection_refused", "Nobody listens there; nothing was sent.")
+            return Refused("connection_refused", "No program listens there; nothing was sent.")
         case _:
             return Refused("connect_failed", "The connection could not be made; nothing was sent.")

@@ -1,8 +1,8 @@
-"""Which headers a caller may add to an outgoing request, and which belong to us alone.
+"""Which headers a caller may add to an outgoing request.
 
 An allow-list, because the dangerous ones are not a closed set: ``Host`` and ``Content-Length``
-change what is requested, ``Transfer-Encoding`` smuggles, ``Authorization`` and ``Cookie`` speak
-for somebody else, ``X-Forwarded-For`` lies about who calls.
+change what is requested, ``Transfer-Encoding`` smuggles, ``Authorization`` and ``Cookie`` carry
+another identity, ``X-Forwarded-For`` a false origin.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The pause after a failed connection: doubling, with jitter, so that no client hammers a dead server."""
+"""The pause after a failed connection: doubling, with jitter, so that a dead server is not flooded."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ PAUSE = RetryPolicy(base=timedelta(seconds=0.1), cap=timedelta(seconds=10))
 
 
 class Pause:
-    """Says whether a new attempt to connect may start now.
+    """Decides whether a new attempt to connect may start.
 
     The pause after the n-th failure in a row is between half and all of ``0.1 s * 2**(n - 1)``, at most
     10 seconds. A success forgets the failures.

@@ -53,7 +53,7 @@ Key: TypeAlias = tuple[str, socket.AddressFamily]
 
 
 class _Seen(NamedTuple):
-    """What the last look-up of a name was like: slow how often in a row, and until when that counts."""
+    """How often in a row look-ups of a name were slow, and until when that counts."""
 
     slow: int = 0
     until_s: float = 0.0
@@ -158,7 +158,7 @@ ADDRESSES_MAX = 64
 
 
 class BlockedError(OSError):
-    """The guard said no; ``reason`` is a class such as ``private``, never an address."""
+    """The address is not allowed; ``reason`` is a class such as ``private``, never an address."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"blocked address ({reason})")
@@ -193,7 +193,7 @@ class SystemResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Let running look-ups end by themselves; nobody waits for them."""
+        """Let running look-ups end by themselves; no caller waits for them."""
         self._lookups.close()
 
 

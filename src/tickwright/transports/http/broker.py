@@ -1,9 +1,8 @@
 """HTTP callbacks: one POST per message, signed, bounded, never redirected.
 
-Decides what an attempt means for the message: 2xx with a complete head is *accepted*, an answer
-of any other kind or a failure before the first byte is *refused*, the rest is *unknown*. Trusts
-nothing that comes back. The path per message is short on purpose: one event loop has to make
-thousands of these a second beside the database's work.
+A 2xx with a complete head is *accepted*. Any other answer, or a failure before the first byte, is *refused*. The rest
+is *unknown*. Nothing in an answer is trusted. The path per message is short on purpose: one event loop makes thousands
+of callbacks a second beside the database's work.
 """
 
 import asyncio
@@ -30,8 +29,6 @@ from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused,
 from tickwright.ports.ids import unix_seconds
 from tickwright.store.pool import UNAVAILABLE, Pool
 
-# What an HTTP answer means: pure decisions on a status, a ``Retry-After`` and a few bytes of body.
-
 RETRY_AFTER_MAX = timedelta(hours=1)
 
 
@@ -43,8 +40,8 @@ def refusal_of(
     Args:
         status: 100..999 as it was read.
         retry_after: The header as it came, trusted in nothing.
-        body: The first bytes of the answer, for a person.
-        path: What the URL that was asked has behind its host, which may hold a credential; not repeated.
+        body: The first bytes of the answer, for operators.
+        path: Path and query of the URL, which may hold a credential; removed from the text.
         now_unix_s: What ``Retry-After`` dates are compared with.
     """
     if status < 200:
@@ -62,7 +59,7 @@ def refusal_of(
 
 
 def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
-    """Return how long the other side asks us to wait, 0 to 1 hour; ``None`` for nothing or garbage."""
+    """Return the requested wait, 0 to 1 hour; ``None`` without a valid one."""
     return parse_retry_after(value, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
 
 
@@ -114,7 +111,7 @@ class HttpBroker:
         self._target(destination)
 
     async def publish(self, message: Message) -> Outcome:
-        """Send one callback and return what became of it; never raises for the other side's doing."""
+        """Send one callback and return its outcome; never raises for a failure of the receiver."""
         if self._sessions.closed:
             return _CLOSED
         try:
@@ -145,7 +142,7 @@ class HttpBroker:
         return outcomes
 
     async def ready(self) -> bool:
-        """Whether it is open; whether a receiver answers is the receiver's affair."""
+        """Whether it is open; receivers are not checked."""
         return not self._sessions.closed
 
     async def aclose(self) -> None:
@@ -203,7 +200,7 @@ async def _post(
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> bytes:
-    """Read the first bytes of a body, so that a short one frees its connection; failures are no news."""
+    """Read the first bytes of a body, so that a short one frees its connection; ignore failures."""
     body = b""
     try:
         async with asyncio.timeout(BODY_READ_S_MAX):
@@ -219,9 +216,9 @@ async def _beginning(response: aiohttp.ClientResponse) -> bytes:
 
 # Destination ``alert:NAME``: a signed callback to a receiver of alerts.
 #
-# The outbox row names the receiver; url and secrets are looked up when the message leaves. So no secret and no
-# url is in a row, a rotated secret signs what already waits, and what waits follows a receiver that moved. Rows
-# to ``https://…`` stay unsigned: nobody gets a receiver's signature for an address of his own choice.
+# The outbox row names the receiver; url and secrets are read when the message is sent. So rows contain neither, a
+# rotated secret signs waiting messages, and they go to the receiver's current url. Rows to ``https://…`` stay unsigned,
+# so that an address of the user's choice gets no receiver's signature.
 
 _ALERT_SCHEMES = frozenset({SCHEME})
 
@@ -230,11 +227,11 @@ class ReceiverBroker:
     """Sends to receivers by name, through the broker of their urls.
 
     Args:
-        callbacks: Carries ``http`` and ``https``, and keeps its promises; whoever made it closes it.
+        callbacks: Broker for ``http`` and ``https``; the caller closes it.
         pool: Where the receivers are.
 
     Invariants:
-        RCV-1: a message leaves signed, or not at all.
+        RCV-1: a message is sent signed, or not at all.
         RCV-2: an address that is not allowed is never connected to (HTTP-1 of ``callbacks``).
     """
 
@@ -247,17 +244,17 @@ class ReceiverBroker:
         return _ALERT_SCHEMES
 
     def check(self, destination: str) -> None:
-        """Raise ``Rejected`` for what names no receiver, now or later."""
+        """Raise ``Rejected`` for a destination that cannot name a receiver."""
         scheme, _, name = destination.partition(":")
         if scheme != SCHEME or not name:
             raise Rejected("invalid_target", "An alert goes to alert:NAME, a receiver's name.")
 
     async def publish(self, message: Message) -> Outcome:
-        """Send one message and return what became of it."""
+        """Send one message and return its outcome."""
         return (await self.publish_many([message]))[0]
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
-        """Send several; outcomes in order. Who is no receiver (any more) is refused finally."""
+        """Send several; outcomes in order. A missing receiver is a final refusal."""
         names = {_name(message) for message in messages}
         try:
             found = await read_endpoints(self._pool, names)
@@ -274,18 +271,18 @@ class ReceiverBroker:
                 addressed = replace(message, destination=endpoint.url, signing_secrets=endpoint.secrets)
                 known.append((index, addressed))
             else:
-                outcomes[index] = Refused("receiver_without_secret", "Nothing signs for it; rotate its secret.")
+                outcomes[index] = Refused("receiver_without_secret", "It has no signing secret; rotate it.")
         sent = await self._callbacks.publish_many([message for _, message in known])
         for (index, _), outcome in zip(known, sent, strict=True):
             outcomes[index] = outcome
         return outcomes
 
     async def ready(self) -> bool:
-        """As the broker that it sends through."""
+        """Whether the broker for callbacks is ready."""
         return await self._callbacks.ready()
 
     async def aclose(self) -> None:
-        """Nothing is its own."""
+        """Do nothing: the caller closes ``callbacks``."""
 
 
 def _name(message: Message) -> str:

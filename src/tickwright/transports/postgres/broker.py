@@ -1,7 +1,7 @@
 """The transport inside PostgreSQL: a message is a row, durable when the insert has committed.
 
-Trusts the unique (topic, message id) of the table for what a resend means: nothing. The pool
-belongs to the caller; closing this broker closes no connection.
+(topic, message id) is unique, so a resent message changes nothing. The pool belongs to the caller; closing this broker
+closes no connection. Consumers lease messages with a fence and a limit of deliveries.
 """
 
 import asyncio
@@ -163,19 +163,17 @@ def _has_surrogate(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-# Taking messages out of a topic: leases with a fence, competing consumers, a limit of deliveries.
-
 TAKE_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message in a consumer's hands, until its lease ends.
+    """One message that a consumer holds until its lease ends.
 
     Attributes:
-        id: The sender's message id; the inbox key of whoever handles it.
-        deliveries: 1 on the first time.
-        fence: What every later word about this delivery must repeat.
+        id: The sender's message id; the inbox key of its handler.
+        deliveries: 1 for the first delivery.
+        fence: Every later call about this delivery repeats it.
     """
 
     seq: int
@@ -196,8 +194,8 @@ class PostgresConsumer:
     Args:
         pool: Opened and closed by the caller.
         topic: Without the ``pg:``.
-        lease: How long a message stays away from the others, by the database's clock; above zero.
-        deliveries_max: A message taken so often without an ack is dead, 1 or more.
+        lease: How long other consumers do not get a taken message, by the database's clock; above zero.
+        deliveries_max: A message taken this often without an ack is dead; 1 or more.
 
     Invariants:
         PGC-1: a message has at most one holder whose fence counts.
@@ -231,27 +229,27 @@ class PostgresConsumer:
         return [_delivery(row) for row in sorted(rows, key=lambda row: row["seq"]) if row["status"] == "ready"]
 
     async def ack(self, delivery: Delivery) -> bool:
-        """Finish it; false when somebody else has it by now."""
-        return await self._say("ack_message", delivery)
+        """Finish it; false if another consumer has it by now."""
+        return await self._settle("ack_message", delivery)
 
     async def nack(self, delivery: Delivery, error: str, *, delay: timedelta = timedelta(0)) -> bool:
-        """Give it back after a failure; dead when that was the last allowed delivery."""
+        """Return it after a failure; dead after the last allowed delivery."""
         text = error.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
-        return await self._say("nack_message", delivery, delay, text, self._deliveries_max)
+        return await self._settle("nack_message", delivery, delay, text, self._deliveries_max)
 
     async def release(self, delivery: Delivery) -> bool:
-        """Give it back unstarted; that costs no delivery."""
-        return await self._say("release_message", delivery)
+        """Return it unstarted; this counts as no delivery."""
+        return await self._settle("release_message", delivery)
 
     async def renew(self, delivery: Delivery) -> bool:
-        """Start its lease again; false means stop, it is somebody else's."""
-        return await self._say("renew_message", delivery, self._lease)
+        """Renew its lease; false means stop: another consumer has it."""
+        return await self._settle("renew_message", delivery, self._lease)
 
     async def purge(self, *, older_than: timedelta, count: int = TAKE_MAX) -> int:
         """Delete done messages and return how many; a resend of a deleted one is a new message."""
         return len(await self._pool.fetch(_QUERIES["purge_messages"], self._topic, older_than, count))
 
-    async def _say(self, query: str, delivery: Delivery, *arguments: object) -> bool:
+    async def _settle(self, query: str, delivery: Delivery, *arguments: object) -> bool:
         found = await self._pool.fetchval(_QUERIES[query], delivery.seq, delivery.fence, *arguments)
         return found is not None
 

@@ -1,7 +1,7 @@
-"""Tasks of fan-out inside PostgreSQL: the same words as RabbitMQ's, for an installation that has nothing else.
+"""A task queue inside PostgreSQL, for an installation without RabbitMQ.
 
-A message in hand has a lease that is renewed; whoever dies gives back by doing nothing. What is done is deleted: the
-ledger of fan-out knows what ran, so nothing has to be remembered here.
+A taken message has a lease that is renewed; after a crash the lease ends and the message returns. Acknowledged messages
+are deleted: the ledger of fan-out records what ran.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tickwright.transports.postgres.broker import PostgresConsumer
 
 LEASE = timedelta(seconds=10)
 IDLE_S = 0.25
-AWAY_S = 1.0
+RETRY_S = 1.0
 COUNT_EVERY_S = 15.0
 COUNT_MAX = 10_000
 DELIVERIES_MAX = 11
@@ -58,12 +58,12 @@ class PostgresTaskQueue(LoopService):
         self._messages = PostgresConsumer(pool, topic, lease=lease, deliveries_max=DELIVERIES_MAX)
         self._held: set[Delivery] = set()
         self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._quiet = False
+        self._quiescing = False
         self._count_again_s = 0.0
         self.queued: list[int] | None = None
 
     def samples(self) -> Sequence[Sample]:
-        """Return what there is to see, for the metrics of its process."""
+        """Return the gauges for the metrics of this process."""
         if self.queued is None:
             return []
         waiting, dead = self.queued
@@ -88,7 +88,7 @@ class PostgresTaskQueue(LoopService):
                 await self._count()
             except UNAVAILABLE as error:
                 _log.warning("fanout.tasks_not_taken", error=repr(error))
-                rest_s = AWAY_S
+                rest_s = RETRY_S
             self.tick()
             await self.wait_for_work(min(rest_s, self._lease.total_seconds() / 6))
 
@@ -98,8 +98,8 @@ class PostgresTaskQueue(LoopService):
             self.queued = [*await self._pool.fetchrow(_SQL["count_tasks"], self._topic, COUNT_MAX)]
 
     async def _take_some(self) -> None:
-        """Take what there is room for."""
-        room = 0 if self._quiet else self._slots - len(self._held)
+        """Take as many messages as there are free slots."""
+        room = 0 if self._quiescing else self._slots - len(self._held)
         if room <= 0:
             return
         rows = await self._messages.take(room)
@@ -107,8 +107,8 @@ class PostgresTaskQueue(LoopService):
             delivery = _delivery(row)
             self._held.add(delivery)
             self._ready.put_nowait(delivery)
-        if self._quiet:  # asked to be quiet while the answer was on its way
-            await self._give_back_waiting()
+        if self._quiescing:  # asked to be quiet while the answer was on its way
+            await self._release_waiting()
 
     async def _renew(self) -> None:
         held = [*self._held]
@@ -117,17 +117,17 @@ class PostgresTaskQueue(LoopService):
             await self._pool.fetch(_SQL["renew_tasks"], seqs, fences, self._lease)
 
     async def quiesce(self) -> None:
-        """Take nothing more, and give back what nobody has taken from here."""
-        self._quiet = True
-        await self._give_back_waiting()
+        """Take nothing more, and release the messages that are not taken."""
+        self._quiescing = True
+        await self._release_waiting()
 
-    async def _give_back_waiting(self) -> None:
+    async def _release_waiting(self) -> None:
         for delivery in [self._ready.get_nowait() for _ in range(self._ready.qsize())]:
             await self.release(delivery)
 
     async def stop(self) -> None:
-        """End; what is still in hand comes back when its lease ends."""
-        self._quiet = True
+        """End; taken messages return when their leases end."""
+        self._quiescing = True
         self.request_stop()
 
     # ------------------------------------------------------------------ TaskQueue
@@ -137,26 +137,26 @@ class PostgresTaskQueue(LoopService):
         return await self._ready.get()
 
     async def ack(self, delivery: Delivery) -> bool:
-        """Say that nothing is left to do."""
-        return await self._say(delivery, "drop_task")
+        """Acknowledge it."""
+        return await self._settle(delivery, "drop_task")
 
     async def delay(self, delivery: Delivery, by: timedelta) -> bool:
         """Put it back for later."""
-        return await self._say(delivery, "delay_task", by, str(delivery.delays + 1))
+        return await self._settle(delivery, "delay_task", by, str(delivery.delays + 1))
 
     async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
         """Move it to the dead letters."""
         words = text.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
-        return await self._say(delivery, "bury_task", reason, words)
+        return await self._settle(delivery, "bury_task", reason, words)
 
     async def release(self, delivery: Delivery) -> None:
-        """Give it back at once."""
-        self._let_go(delivery)
+        """Return it to the queue at once."""
+        self._drop(delivery)
         with suppress(*UNAVAILABLE):  # else it comes back when its lease ends
             await self._messages.release(delivery.handle)
 
-    async def _say(self, delivery: Delivery, query: str, *arguments: object) -> bool:
-        """Say one thing; while the database is away nothing can be said, and the message comes again."""
+    async def _settle(self, delivery: Delivery, query: str, *arguments: object) -> bool:
+        """Settle a message; while the database is unavailable this fails, and the message is delivered again."""
         row: Row = delivery.handle
         try:
             return await self._pool.fetchval(_SQL[query], row.seq, row.fence, *arguments) is not None
@@ -164,9 +164,9 @@ class PostgresTaskQueue(LoopService):
             _log.warning("fanout.task_not_settled", message_id=delivery.message_id, error=repr(error))
             return False
         finally:
-            self._let_go(delivery)
+            self._drop(delivery)
 
-    def _let_go(self, delivery: Delivery) -> None:
+    def _drop(self, delivery: Delivery) -> None:
         self._held.discard(delivery)
         self.wakeup.set()
 
@@ -201,7 +201,7 @@ class PostgresDeadLetters:
         return Peeked(dead, max(int(count), len(dead)))  # some may have died since they were counted
 
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
-        """Put them into the queue again."""
+        """Put them back into the queue."""
         wanted = None if message_ids is None else [*message_ids]
         return [row["message_id"] for row in await self._ask("requeue_dead", wanted, limit)]
 

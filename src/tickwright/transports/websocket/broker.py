@@ -1,7 +1,7 @@
 """WebSocket push: one kept-open connection per gateway, many messages on it, explicit acknowledgements.
 
-Decides nothing about the message itself; it believes only a frame that repeats the message id and
-says ``"ack": true``. A gateway that accepts the bytes and stays silent has promised nothing.
+Only a frame that repeats the message id with ``"ack": true`` counts as an acknowledgement. A gateway that accepts the
+bytes and sends no such frame has promised nothing.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.outbound import BoundedHead, GuardedSessions, blocked, outcome_of
 from tickwright.ports.broker import Message, Outcome, Refused
 from tickwright.ports.ids import unix_seconds
-from tickwright.transports.websocket.connection import ACK_BYTES_MAX, Channel, Link, encode_push
+from tickwright.transports.websocket.connection import ACK_BYTES_MAX, Gateway, GatewayConnection, encode_push
 
 GATEWAYS_MAX = 256
 CONNECT_TIMEOUT_S = 10.0
@@ -59,7 +59,7 @@ class WebSocketBroker:
             tls=tls,
             middlewares=(_refuse_redirects,),
         )
-        self._channels: dict[str, Channel] = {}
+        self._gateways: dict[str, Gateway] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -72,7 +72,7 @@ class WebSocketBroker:
         self._target(destination)
 
     async def publish(self, message: Message) -> Outcome:
-        """Push one message and return what the gateway said about it."""
+        """Push one message and return its outcome."""
         if self._sessions.closed:
             return _CLOSED
         try:
@@ -80,24 +80,24 @@ class WebSocketBroker:
             frame = encode_push(message, now_unix_s=unix_seconds())
         except Rejected as error:
             return Refused(error.code, error.message, final=True)
-        channel = self._channel(target)
-        if channel is None:
+        gateway = self._gateway(target)
+        if gateway is None:
             return Refused("too_many_gateways", f"{GATEWAYS_MAX} gateways are in use; nothing was sent.")
-        return await channel.push(message.id, frame, message.timeout)
+        return await gateway.push(message.id, frame, message.timeout)
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
         """Push several at once; outcomes in order."""
         return list(await asyncio.gather(*map(self.publish, messages)))
 
     async def ready(self) -> bool:
-        """Whether it is open; whether a gateway answers is the gateway's affair."""
+        """Whether it is open; gateways are not checked."""
         return not self._sessions.closed
 
     async def aclose(self) -> None:
-        """Close all connections; waiting pushes hear *unknown*. Twice is harmless."""
-        channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            await channel.aclose()
+        """Close all connections; waiting pushes end as *unknown*. Twice is harmless."""
+        gateways, self._gateways = list(self._gateways.values()), {}
+        for gateway in gateways:
+            await gateway.aclose()
         if self._closing:
             await asyncio.wait(self._closing)
         await self._sessions.aclose()
@@ -111,25 +111,25 @@ class WebSocketBroker:
             raise Rejected("ssrf_blocked", blocked(reason).reason, reason=reason)
         return target
 
-    def _channel(self, target: WebTarget) -> Channel | None:
-        channel = self._channels.pop(target.url, None)
-        if channel is None:
-            if len(self._channels) >= GATEWAYS_MAX and not self._evict():
+    def _gateway(self, target: WebTarget) -> Gateway | None:
+        gateway = self._gateways.pop(target.url, None)
+        if gateway is None:
+            if len(self._gateways) >= GATEWAYS_MAX and not self._evict():
                 return None
-            channel = Channel(lambda: self._connect(target))
-        self._channels[target.url] = channel  # the last one used stands last
-        return channel
+            gateway = Gateway(lambda: self._connect(target))
+        self._gateways[target.url] = gateway  # the most recently used comes last
+        return gateway
 
     def _evict(self) -> bool:
-        idle = next((url for url, channel in self._channels.items() if channel.idle), None)
+        idle = next((url for url, gateway in self._gateways.items() if gateway.idle), None)
         if idle is None:
             return False
-        task = asyncio.get_running_loop().create_task(self._channels.pop(idle).aclose())
+        task = asyncio.get_running_loop().create_task(self._gateways.pop(idle).aclose())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return True
 
-    async def _connect(self, target: WebTarget) -> Link | Refused:
+    async def _connect(self, target: WebTarget) -> GatewayConnection | Refused:
         generation = self._sessions.acquire(tls=target.tls)
         url = URL(target.url, encoded=True)
         try:
@@ -149,7 +149,7 @@ class WebSocketBroker:
             raise
         # aiohttp has no public way from a socket to its connection
         protocol = cast("BoundedHead", socket._conn.protocol)  # type: ignore[union-attr]  # noqa: SLF001
-        return Link(socket, protocol, url.raw_path_qs, lambda: self._sessions.release(generation))
+        return GatewayConnection(socket, protocol, url.raw_path_qs, lambda: self._sessions.release(generation))
 
 
 async def _refuse_redirects(

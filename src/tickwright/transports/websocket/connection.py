@@ -1,4 +1,4 @@
-"""The frames of the push protocol: what we send and how an acknowledgement is read. No I/O."""
+"""The push protocol: its frames, one connection with many waiting pushes, and one gateway with its reconnects."""
 
 import asyncio
 import itertools
@@ -68,7 +68,7 @@ def decode_ack(text: str) -> Ack | None:
 
 
 def outcome_of_ack(ack: Ack, path: str) -> Outcome:
-    """Return what the gateway said, without the path and the query of its address."""
+    """Return the outcome of an acknowledgement, without the path and the query of the gateway's address."""
     if ack.ack:
         return Accepted()
     text = excerpt(ack.error.encode("utf-8", "backslashreplace"), path)
@@ -78,8 +78,6 @@ def outcome_of_ack(ack: Ack, path: str) -> Outcome:
     return Refused("gateway_refused", text or "The gateway refused the message.", retry_after=retry_after)
 
 
-# One live WebSocket connection with many pushes waiting on it, each for its own acknowledgement.
-
 PENDING_MAX = 1000
 FRAMES_SPARE_MAX = 100
 FRAMES_PER_S = 1.0
@@ -88,18 +86,18 @@ PONG_S_MAX = 10.0
 _LOST = Unknown("connection_lost", "The gateway's connection broke before an acknowledgement.")
 
 
-class Link:
-    """Multiplexes pushes by message id; made for an open socket, useless once it is lost.
+class GatewayConnection:
+    """One open WebSocket: multiplexes pushes by message id. It is not reused after a loss.
 
     Args:
-        socket: Open, without ``autoping``; owned from now on.
+        socket: Open, without ``autoping``; closed by this object.
         protocol: Of its connection.
         path: Path and query of the gateway's address, which may hold a credential.
-        on_over: Called once, when nothing will be sent here any more; gives the session back.
+        on_over: Called once, after the last send; releases the session.
 
     Invariants:
         WS-1: an acknowledgement settles only pushes of its own id.
-        WS-2: when the connection is lost, every waiting push hears *unknown* at once.
+        WS-2: when the connection is lost, every waiting push ends as *unknown* at once.
         WS-5: of a gateway's frames at most one per push is read, 100 more, and one more each second.
     """
 
@@ -115,16 +113,16 @@ class Link:
         self.born_at_s = self._spare_at_s = monotonic()
         self._spare_frames = float(FRAMES_SPARE_MAX)
         self.acknowledged = 0
-        self.reader = asyncio.get_running_loop().create_task(self._read(), name="websocket-link")
+        self.reader = asyncio.get_running_loop().create_task(self._read(), name="websocket-connection")
 
     @property
     def alive(self) -> bool:
-        """Whether a push can be handed to it."""
+        """Whether it accepts pushes."""
         return not (self._socket.closed or self.reader.done())
 
     @property
     def cut(self) -> bool:
-        """Whether it was ended because of what the gateway sent."""
+        """Whether it was cut because of what the gateway sent."""
         return self._protocol.gave_up
 
     @property
@@ -137,7 +135,7 @@ class Link:
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         waiting = self._pending.setdefault(message_id, [])
         waiting.append(answer)
-        self._spare_frames += 1  # its answer, which may come too late to settle anything
+        self._spare_frames += 1  # its answer may come too late to settle anything
         try:
             await self._socket.send_str(frame)
             return await answer
@@ -151,13 +149,13 @@ class Link:
                 self.reader.cancel()
 
     def retire(self) -> None:
-        """Take no new push, and close when the last one has its answer."""
+        """Close when the last push has its answer; push nothing more."""
         self._retired = True
         if not self._pending:
             self.reader.cancel()
 
     async def aclose(self) -> None:
-        """Close now; waiting pushes hear *unknown*. Twice is harmless."""
+        """Close now; waiting pushes end as *unknown*. Twice is harmless."""
         self.reader.cancel()
         await asyncio.wait({self.reader})
 
@@ -173,7 +171,7 @@ class Link:
                         answer.set_result(_LOST)
             self._on_over()
             transport = self._protocol.transport
-            # ``close`` would wait for the gateway's farewell behind all its frames, or until it reads ours
+            # ``close`` would wait for the gateway's close frame behind all its frames, or until it reads ours
             if transport is not None and (self._socket.close_code is None or transport.get_write_buffer_size()):
                 transport.abort()
             await self._socket.close()
@@ -181,7 +179,7 @@ class Link:
     async def _read_frames(self) -> None:
         for number in itertools.count(1):
             frame = await self._socket.receive()
-            self._protocol.heard()
+            self._protocol.frame_received()
             if not self._afford():
                 self._protocol.give_up()
                 return
@@ -199,7 +197,7 @@ class Link:
                 await asyncio.sleep(0)  # ``receive`` waits for nothing while frames are there
 
     def _afford(self) -> bool:
-        """Return whether one more frame is in order; late answers, pings and pongs are."""
+        """Return whether one more frame is within the limit; late answers, pings and pongs count."""
         now_s = monotonic()
         grown = self._spare_frames + (now_s - self._spare_at_s) * FRAMES_PER_S
         self._spare_frames = max(self._spare_frames, min(grown, FRAMES_SPARE_MAX)) - 1
@@ -216,33 +214,31 @@ class Link:
                 answer.set_result(outcome_of_ack(ack, self._path))
 
 
-# One destination: its live link, the making of a new one, and the pause after a failure.
-
-LINK_AGE_MAX_S = 600.0
+CONNECTION_AGE_MAX_S = 600.0
 
 _LATE = Refused("connect_timeout", "No connection to the gateway within the timeout; nothing was sent.")
 _BUSY = Refused("gateway_busy", f"{PENDING_MAX} pushes wait for this gateway already; nothing was sent.")
 _SILENT = Unknown("timeout", "No acknowledgement within the timeout; it may have been taken.")
 
 
-class Channel:
-    """Keeps at most one young link per destination.
+class Gateway:
+    """One destination: keeps at most one young connection to it.
 
-    A link that could not be made, was lost without one acknowledgement or was cut for its floods starts a pause
-    that doubles from 0.1 to 10 seconds; pushes during the pause are refused at once, so a gateway
-    that is down costs no connection storm and holds nobody up.
+    A connection that cannot be opened, is lost without one acknowledgement or is cut for flooding starts a pause that
+    doubles from 0.1 to 10 seconds. Pushes during the pause are refused at once, so that a gateway that is down causes
+    no connection storm and delays no other.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Link | Refused]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[GatewayConnection | Refused]]) -> None:
         self._connect = connect
-        self._link: Link | None = None
-        self._making: asyncio.Task[Link | Refused] | None = None
+        self._connection: GatewayConnection | None = None
+        self._connecting: asyncio.Task[GatewayConnection | Refused] | None = None
         self._pause = Pause()
         self.users = 0
 
     @property
     def idle(self) -> bool:
-        """Whether nobody pushes here now."""
+        """Whether no push is running."""
         return self.users == 0
 
     async def push(self, message_id: str, frame: str, timeout: timedelta) -> Outcome:
@@ -251,57 +247,57 @@ class Channel:
         self.users += 1
         try:
             async with asyncio.timeout(timeout.total_seconds()):
-                link = await self._young_link()
-                if isinstance(link, Refused):
-                    return link
-                if link.pending >= PENDING_MAX:
+                connection = await self._young_connection()
+                if isinstance(connection, Refused):
+                    return connection
+                if connection.pending >= PENDING_MAX:
                     return _BUSY
                 late = _SILENT
-                return await link.push(message_id, frame)
+                return await connection.push(message_id, frame)
         except TimeoutError:
             return late
         finally:
             self.users -= 1
 
     async def aclose(self) -> None:
-        """Close the link. Twice is harmless."""
-        if self._making is not None:
-            self._making.cancel()
-            await asyncio.wait({self._making})
-        if self._link is not None:
-            await self._link.aclose()
+        """Close the connection. Twice is harmless."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait({self._connecting})
+        if self._connection is not None:
+            await self._connection.aclose()
 
-    async def _young_link(self) -> Link | Refused:
-        link = self._link
-        if link is not None and link.alive:
-            if monotonic() - link.born_at_s < LINK_AGE_MAX_S:
-                return link
-            link.retire()
-            self._link = None
-        elif link is not None:
-            self._lost(link)
-        if self._making is None:
+    async def _young_connection(self) -> GatewayConnection | Refused:
+        connection = self._connection
+        if connection is not None and connection.alive:
+            if monotonic() - connection.born_at_s < CONNECTION_AGE_MAX_S:
+                return connection
+            connection.retire()
+            self._connection = None
+        elif connection is not None:
+            self._lost(connection)
+        if self._connecting is None:
             wait = self._pause.remaining()
             if wait is not None:
                 reason = "The gateway was unreachable a moment ago; nothing was sent."
                 return Refused("gateway_unavailable", reason, retry_after=wait)
-            self._making = asyncio.get_running_loop().create_task(self._make())
-        return await asyncio.shield(self._making)
+            self._connecting = asyncio.get_running_loop().create_task(self._open())
+        return await asyncio.shield(self._connecting)
 
-    async def _make(self) -> Link | Refused:
+    async def _open(self) -> GatewayConnection | Refused:
         try:
             made = await self._connect()
             if isinstance(made, Refused):
                 self._pause.failed()
             else:
-                self._link = made
+                self._connection = made
             return made
         finally:
-            self._making = None
+            self._connecting = None
 
-    def _lost(self, link: Link) -> None:
-        self._link = None
-        if link.acknowledged and not link.cut:
+    def _lost(self, connection: GatewayConnection) -> None:
+        self._connection = None
+        if connection.acknowledged and not connection.cut:
             self._pause.succeeded()
         else:
             self._pause.failed()

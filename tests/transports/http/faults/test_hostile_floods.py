@@ -25,7 +25,7 @@ from tickwright.outbound.connector import BoundedTls, bounded, system_trust
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
 from tickwright.transports.http.broker import HttpBroker
 from tickwright.transports.websocket.broker import WebSocketBroker
-from tickwright.transports.websocket.connection import FRAMES_PER_TURN, FRAMES_SPARE_MAX, Link
+from tickwright.transports.websocket.connection import FRAMES_PER_TURN, FRAMES_SPARE_MAX
 
 CHUNK = 64 * 1024
 OFFERED = 6 * 1024 * 1024
@@ -327,8 +327,8 @@ async def test_a_deep_answer_is_junk_and_harms_no_other(pushes: WebSocketBroker)
 @pytest.mark.parametrize(
     ("mutant", "kind"),
     [
-        ((Link._read_frames, "not self._afford()", "False"), "acknowledgements of others"),
-        ((BoundedHead._count_unheard, "self._unheard_bytes > UNHEARD_BYTES_MAX", "False"), "fragments"),
+        ((GatewayConnection._read_frames, "not self._afford()", "False"), "acknowledgements of others"),
+        ((BoundedHead._count_unframed, "self._unframed_bytes > UNFRAMED_BYTES_MAX", "False"), "fragments"),
         ((vars(BoundedHead)["_idle"].fget, "not (answering", "not (True"), "CRLF"),
     ],
     ids=["frames are not counted", "fragments are not counted", "idle connections are read"],
@@ -354,7 +354,7 @@ async def test_a_reader_that_gives_nobody_a_turn_is_found(
     monkeypatch: pytest.MonkeyPatch, pushes: WebSocketBroker
 ) -> None:
     """Mutant: all frames in one turn."""
-    mutate(monkeypatch, Link._read_frames, "await asyncio.sleep(0)", "pass")
+    mutate(monkeypatch, GatewayConnection._read_frames, "await asyncio.sleep(0)", "pass")
     assert await turns_for_answers(pushes, 800) < 800 // FRAMES_PER_TURN // 2
 
 
