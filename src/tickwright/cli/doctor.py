@@ -53,9 +53,9 @@ class Finding:
     remedy: str = ""
 
 
-# The doctor's look at reports: where files go, the sources that are configured here, and who brings what.
+# Reports: the object store, the configured sources, and which processes serve each type.
 #
-# Nothing is looked at where there is no report type, no source and no object store that somebody named.
+# Skipped without a report type, a source or a configured object store.
 
 _SQL = load("tickwright.cli.sql", "doctor.sql")
 PROBE = b"tickwright doctor"
@@ -130,7 +130,7 @@ async def _sources(sources: Sources) -> AsyncIterator[Finding]:
 
 
 async def _listeners(pool: Pool) -> list[Finding]:
-    """Name what report types expect and no process that lives brings."""
+    """Report what report types need and no live process serves."""
     unserved = await pool.fetch(_SQL["unserved"])
     if not unserved:
         return [Finding("report listeners", "ok", "every listener of every report type is served")]
@@ -141,7 +141,7 @@ async def _listeners(pool: Pool) -> list[Finding]:
     ]
 
 
-# The doctor's look at campaigns and batches: who could work on what is scheduled or open.
+# Campaigns and batches: which processes can work on what is scheduled or open.
 
 NAMES_CHARS = 200
 

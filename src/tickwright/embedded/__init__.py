@@ -1,8 +1,7 @@
 """The zero-set-up PostgreSQL: a private server that starts with the first client and stops with the last.
 
-Somebody who tries Tickwright should not have to install a database first, and somebody who
-keeps it should not lose a row because they did not. This package runs real PostgreSQL
-binaries under a supervisor of ours, and nothing else in the product can tell the difference.
+You can try Tickwright without installing a database, and keep its data. This package runs real PostgreSQL binaries;
+the rest of the product sees an ordinary server.
 
 Who is authoritative, and on what:
 

@@ -18,11 +18,9 @@ from tickwright.embedded.binaries import Binaries
 from tickwright.embedded.home import Home
 from tickwright.ports.ids import random_token
 
-# The server's settings: ours, the caller's on top, and the few that nobody may change.
-#
-# Settings are given on the command line, so they hold from the first query on and a data
-# directory carries none of them. Whoever starts the server decides; a client that joins a
-# running one gets it as it is.
+# Settings of the server: defaults, the caller's on top, and the few that cannot be changed. They are passed on the
+# command line, so they apply from the first query on, and the data directory contains none. The client that starts
+# the server decides; one that joins a running server uses its settings.
 
 DEFAULTS: Mapping[str, str] = {
     "shared_buffers": "256MB",

@@ -21,8 +21,6 @@ from tickwright.embedded.cluster import DEFAULT_PORT
 from tickwright.embedded.home import Home
 from tickwright.ports.ids import monotonic
 
-# Bounded waiting for things that do not call back: locks, sockets and processes of others.
-
 _PAUSE_S = 0.02
 
 
@@ -39,10 +37,8 @@ def wait_until(condition: Callable[[], bool], within: timedelta) -> bool:
     return True
 
 
-# Two lock files say who may start or stop the server, and whether anybody uses it.
-#
-# The kernel drops a lock when its holder dies, however it dies. That is the whole reason for
-# locks instead of a list of process ids: a list outlives those it names.
+# Locks: one file for the right to start or stop the server, one for its users. The kernel drops a lock when its
+# holder ends, however it ends, whereas a list of process ids would outlive the processes.
 #
 # The home must be on a local file system: network file systems keep ``flock`` per host or not at all.
 

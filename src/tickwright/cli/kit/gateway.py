@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tickwright.plugin.settings import Settings
 
 
-# Signed links: whoever has one may read what is behind it, so no key is sent.
+# Signed links: a link grants access by itself, so no key is sent.
 
 IDLE_S = 120
 CONNECT_S = 10

@@ -3,7 +3,7 @@
 Everything that is written passes here: text of users and partners that would act on a terminal is shown as code points.
 
 Standard output carries results and nothing else; everything said about them goes to standard error.
-Colours appear on a terminal only. Whoever closes the pipe has seen enough, and hears nothing of it.
+Colours appear on a terminal only. A reader that closes the pipe ends the command without an error.
 """
 
 import json
@@ -53,7 +53,7 @@ class _VisibleConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that knows whether somebody looks at it; a pipe gets whole lines, however long."""
+    """Return a console; a terminal gets wrapped lines, a pipe whole ones, however long."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
         return _VisibleConsole(file=stream, highlight=False)

@@ -19,8 +19,6 @@ from tickwright.capabilities.operations.overview.views import (
     ReportsNow,
 )
 
-# Figures over time as a line of bars.
-
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -35,8 +33,6 @@ def _bar(value: float, top: float) -> str:
         return " "
     return _BARS[min(len(_BARS) - 1, max(0, -int(-value * len(_BARS) // top) - 1))]
 
-
-# What is polled now, as a picture: how level the next minute is, and what became of the last turns.
 
 _STATES = {"called": "green", "breaker open": "red", "paused": "yellow"}
 
@@ -79,9 +75,6 @@ def draw_polls(picture: PollsNow) -> RenderableType:
     return Group(load_, fresh, Text(), partners)
 
 
-# What fan-out does now, in one line: whom it polls, what waits, and what became of the last minute.
-
-
 def fanout_line(picture: FanoutNow) -> str:
     """Return a picture in one line."""
     at_least = "≥" if picture.entities >= COUNT_MAX else ""
@@ -97,9 +90,6 @@ def fanout_line(picture: FanoutNow) -> str:
         f"superseded {picture.superseded}, expired {picture.expired}"
     )
     return " · ".join(parts)
-
-
-# What reports do now, in one line: how many are where, what became of the last hour's, and the last file.
 
 
 def reports_line(picture: ReportsNow) -> str:
@@ -131,8 +121,6 @@ def _size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} GiB"
 
 
-# What campaigns and batches do now: a line for each execution that is at work, and for the last one.
-
 ERROR_CHARS = 120
 
 
@@ -152,9 +140,6 @@ def _line(one: ExecutionNow) -> str:
     if one.error_message:
         parts.append(" ".join(one.error_message.split())[:ERROR_CHARS])
     return " · ".join(parts)
-
-
-# What stands below the jobs in ``up`` and ``top``: polls, fan-out, reports, executions, where there is any of it.
 
 
 def other_lines(view: OverviewView) -> list[str]:

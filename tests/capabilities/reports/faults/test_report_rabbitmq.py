@@ -205,7 +205,7 @@ async def test_a_queue_that_expired_letters_come_from_says_so(reports: Reports) 
     await reports.counted(reports.shared.dead, 1)
     [dead] = (await reports.dead.peek(10)).messages
     assert (dead.message_id, dead.reason) == ("old", "expired")
-    assert "Nobody took it" in dead.text
+    assert "No consumer took it" in dead.text
 
 
 # ---------------------------------------------------------------------------------------------- the topology

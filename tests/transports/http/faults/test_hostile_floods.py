@@ -25,7 +25,7 @@ from tickwright.outbound.connector import BoundedTls, bounded, system_trust
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
 from tickwright.transports.http.broker import HttpBroker
 from tickwright.transports.websocket.broker import WebSocketBroker
-from tickwright.transports.websocket.connection import FRAMES_PER_TURN, FRAMES_SPARE_MAX
+from tickwright.transports.websocket.connection import FRAMES_PER_TURN, FRAMES_SPARE_MAX, GatewayConnection
 
 CHUNK = 64 * 1024
 OFFERED = 6 * 1024 * 1024
