@@ -12,7 +12,7 @@ from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, Rejected, Tickwright
 from tickwright.capabilities.polling.consumer.courier import CourierRegistry
-from tickwright.capabilities.polling.consumer.couriers import Couriers
+from tickwright.capabilities.polling.consumer.http_courier import Couriers
 from tickwright.observe.logs import without_secrets
 from tickwright.partners import PartnerSettings
 from tickwright.process.settings import load_settings

@@ -15,8 +15,8 @@ from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Tickwright
 from tickwright.capabilities.polling.consumer import consumer
-from tickwright.capabilities.polling.consumer import couriers as partners
-from tickwright.capabilities.polling.consumer.couriers import Couriers
+from tickwright.capabilities.polling.consumer import http_courier as partners
+from tickwright.capabilities.polling.consumer.http_courier import Couriers
 from tickwright.store.pool import Pool, open_pool
 
 

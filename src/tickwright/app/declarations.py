@@ -17,7 +17,7 @@ from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
 from tickwright.capabilities.jobs.handlers import Function, Handler, HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.type_schema import Problems, read_duration, read_task_type
 from tickwright.capabilities.polling.consumer.courier import Courier, CourierRegistry, DeclaredPartner
-from tickwright.capabilities.polling.partner_schema import read_partner
+from tickwright.capabilities.polling.partners import read_partner
 from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport, ListenerRegistry, ReportRegistry
 from tickwright.capabilities.reports.handlers import Function as ListenerFunction
 from tickwright.capabilities.reports.types.schema import check_definition, read_listener

@@ -1,13 +1,13 @@
-"""The partner contract of one process: one object that everybody shares who calls partners.
+"""The partner contract of one process: one object for all its calls to partners.
 
 ::
 
     async with contract.call(partner_no) as permit:
         permit.report(Answered())
 
-Between the processes the shared rows decide (``model.decide``), a few times a second and for all partners at once;
-inside the process :class:`.permits.PartnerPermits` gives permits at once. Without the database grants run
-out within ``valid_s`` and nobody calls.
+The shared rows decide between the processes (``model.decide``), a few times a second and for all partners at once;
+inside the process :class:`.permits.PartnerPermits` gives permits at once. Without the database grants end
+within ``valid_s`` and no calls are made.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _log = structlog.get_logger("tickwright.partners")
 
 
 class PartnerCall:
-    """A call that may be made now."""
+    """A call that may be made now; ``report`` its outcome."""
 
     __slots__ = ("_permit", "outcome")
 
@@ -52,7 +52,7 @@ class PartnerCall:
         self.outcome: Outcome | None = None
 
     def report(self, outcome: Outcome) -> None:
-        """Say what became of it."""
+        """Set its outcome."""
         self.outcome = outcome
 
 
@@ -78,9 +78,9 @@ class PartnerContract(LoopService):
 
     @asynccontextmanager
     async def call(self, partner_no: int, name: str = "") -> AsyncIterator[PartnerCall]:
-        """Wait until a call may begin, and hold its place until it is over.
+        """Wait until a call may begin, and keep its permit until it ends.
 
-        A body that raises counts as failed; one that is cancelled says nothing.
+        A body that raises counts as failed; a cancelled one does not count.
         """
         permit = await self.acquire(partner_no, name)
         call = PartnerCall(permit)
@@ -95,11 +95,11 @@ class PartnerContract(LoopService):
         permit.close(call.outcome or Failed("nothing was reported"))
 
     async def acquire(self, partner_no: int, name: str = "") -> Permit:
-        """Do the same for whoever closes the permit elsewhere."""
+        """Wait for a permit that the caller closes."""
         return await self.permits_of(partner_no, name).acquire()
 
     def permits_of(self, partner_no: int, name: str = "") -> PartnerPermits:
-        """Return how things stand with a partner in this process; its metrics are those of ``name``, none without."""
+        """Return the permits of a partner in this process; without ``name`` they have no metrics."""
         found = self._all_permits.get(partner_no)
         if found is None:
             found = self._all_permits[partner_no] = PartnerPermits(
@@ -110,12 +110,12 @@ class PartnerContract(LoopService):
 
     @property
     def reach_s(self) -> float:
-        """How much longer than near the database a first permit may take: two exchanges."""
+        """How much longer a first permit may take than near the database: two exchanges."""
         return 2 * min(Exchanges.usual_s(), model.EXCHANGE_MAX_S)
 
     @property
     def all_permits(self) -> Mapping[int, PartnerPermits]:
-        """Every partner that was called from here."""
+        """Permits of every partner that this process has called, by number."""
         return MappingProxyType(self._all_permits)
 
     # ------------------------------------------------------------------ service
@@ -145,7 +145,7 @@ class PartnerContract(LoopService):
         return max(GAP_S, min([IDLE_S, *looks]))
 
     async def _rest(self, longest_s: float) -> None:
-        """Wait for the next exchange: a period, or less when something urgent is to be said or asked."""
+        """Wait for the next exchange: a period, or less when one is urgent."""
         begun = monotonic()
         try:
             async with asyncio.timeout(longest_s):
@@ -171,7 +171,7 @@ class PartnerContract(LoopService):
         Exchanges.note(monotonic() - begun_s)
         read = exchange.read
         if read is None or not counts or exchange.token != self._session.token:
-            return  # the session was declared lost; it hears of it itself
+            return  # the session was declared lost, and learns it itself
         if self.clock.sample(read.now_s, read.received_s, read.asked_s):
             _log.warning("partners.db_clock_jump", now_s=read.now_s)
         for partner_no, (was, now) in exchange.breakers.items():
@@ -197,12 +197,12 @@ class PartnerContract(LoopService):
 
 
 def reports_errors(reports: Mapping[int, tuple[Report, object]]) -> dict[int, str | None]:
-    """Return the last error that each report brings."""
+    """Return the last error of each report."""
     return {no: getattr(seen, "error", None) for no, (_, seen) in reports.items()}
 
 
 class _Found:
-    """What an exchange decided for one partner."""
+    """The decision of an exchange for one partner."""
 
     __slots__ = ("grant", "granted", "settings")
 
@@ -220,7 +220,7 @@ class _Exchange:
         self.breakers: dict[int, tuple[str, str]] = {}
 
     def decide(self, read: store.ClockReading, known: Sequence[store.PartnerState]) -> list[store.PartnerDecision]:
-        """Decide for every partner; one that cannot be decided on is left as it is, and makes no calls."""
+        """Decide for every partner; one whose decision fails is unchanged and makes no calls."""
         self.read = read
         self.breakers.clear()
         return [self._one_or_nothing(read.now_s, partner) for partner in known]
@@ -249,7 +249,7 @@ class _Exchange:
 
 @lru_cache(maxsize=1024)
 def settings_of(text: str) -> PartnerSettings | None:
-    """Return what the table's JSON says; ``None`` when it is wrong: then nobody calls, instead of calling too much."""
+    """Return the settings of the table's JSON; ``None`` when they are invalid: then no calls are made."""
     try:
         return check_settings(json.loads(text), where="settings")
     except Rejected as error:
@@ -257,11 +257,8 @@ def settings_of(text: str) -> PartnerSettings | None:
         return None
 
 
-# What a process knows of its calls to partners, whoever makes them: polls of trackers and runs of entities alike.
-
-
 def contract_source(contract: PartnerContract) -> Source:
-    """Return what reads the partners that this process has called, once for all of its capabilities."""
+    """Return what reads the figures of the partners that this process has called, for its metrics."""
 
     def read() -> Sequence[Sample]:
         samples: list[Sample] = []

@@ -1,21 +1,19 @@
 """The partner contract as decisions on plain values: no clock, no database, no asyncio.
 
-Three questions are answered here for one exchange of one process with the shared state of one partner.
+One exchange of one process with the shared state of one partner decides three things.
 
-*How often*: one instant is given away after the other, ``step_s`` apart, and nothing is saved up (GCRA without
+*How often*: instants are granted one after the other, ``step_s`` apart, and unused ones are not saved (GCRA without
 a burst). A budget of *n* calls in *w* seconds holds in **every** window of *w* seconds when instants are
 ``(w + SLACK_S) / n`` apart: n + 1 of them span more than *w* even if the first call began ``SLACK_S`` late and
 the last one on time. The tightest budget decides. An instant that cannot be used within ``LATE_S`` is lost; the
-rest of the slack is for the way to the partner.
+rest of the slack is for the network.
 
-What is granted arrives as late as an exchange takes (``Report.exchange_s``, up to ``EXCHANGE_MAX_S``), and lasts
-until the answer of the next one: its instants begin so much later, and reach two exchanges further, as its validity
-does.
+A grant arrives as late as an exchange takes (``Report.exchange_s``, up to ``EXCHANGE_MAX_S``), and lasts until the
+answer of the next one: its instants begin that much later, and it is valid two exchanges longer.
 
 *How many at once*: an even share per process, never more than the others leave.
 
-*Whether at all*: a pause by an operator, quiet hours, ``Retry-After``, and the breaker
-(:mod:`tickwright.partners.model`).
+*Whether at all*: a pause by an operator, quiet hours, ``Retry-After``, and the breaker.
 """
 
 import math
@@ -28,23 +26,11 @@ from tickwright.domain.retries import RetryPolicy
 from tickwright.partners.quiet import DAY_S, open_seconds_max, quiet_next, quiet_until
 from tickwright.partners.settings import PartnerSettings
 
-# The breaker, which all processes share: when nobody calls a failing partner, and how it is tried again. Pure.
-#
-# ::
-#
-#     closed ──too many failed──▶ open ──time passed──▶ half_open ──trial answered──▶ closed
-#                                  ▲                        │
-#                                  └─────trial failed───────┘ twice as long
-#
-# Calls are counted over a window, all processes together; those that end while it is not closed say nothing, but for
-# the one trial. After it has closed, a window in which most calls are answered makes the next pause the first
-# one again.
-
 BreakerState = Literal["closed", "open", "half_open"]
 
 
 class BreakerEvent(Enum):
-    """What can happen to a breaker."""
+    """Events of a breaker."""
 
     TOO_MANY_FAILED = "too many failed"
     TIME_PASSED = "time passed"
@@ -58,16 +44,24 @@ BREAKER: Mapping[tuple[BreakerState, BreakerEvent], BreakerState] = {
     ("half_open", BreakerEvent.TRIAL_ANSWERED): "closed",
     ("half_open", BreakerEvent.TRIAL_FAILED): "open",
 }
-"""Every transition there is; what is not here changes nothing."""
+"""Every transition; other events change nothing::
+
+    closed ──too many failed──▶ open ──time passed──▶ half_open ──trial answered──▶ closed
+                                 ▲                        │
+                                 └─────trial failed───────┘ twice as long
+
+Calls of all processes are counted over a window. Calls that end while the breaker is not closed do not count, except
+the one trial. After it has closed, a window in which most calls are answered resets the pause to the first one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """What all processes know together of a partner; instants in seconds since 1970, by the database's clock.
+    """The state of a partner that all processes share; instants in seconds since 1970, by the database's clock.
 
     Attributes:
-        next_free_s: The first instant that nobody has taken.
-        blocked_until_s: Nobody calls before (``Retry-After``); 0 for never asked.
+        next_free_s: The first instant that is not taken.
+        blocked_until_s: No calls before (``Retry-After``); 0 for none.
         opened_times: Pauses in a row.
         trial_owner: Session whose single call is the trial.
         window_at_s: Since when calls are counted.
@@ -87,18 +81,18 @@ class SharedState:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one process saw since its last exchange, and what it wants.
+    """What one process counted since its last exchange, and what it wants.
 
     Attributes:
         waiting: Calls that wait for their permit.
-        wanted: Those of them for which no instant is there yet.
-        held: Calls that run.
-        share: Of the concurrency, that it uses until it hears of another one; ``None`` is no limit.
+        wanted: Those of them without an instant yet.
+        held: Running calls.
+        share: Of the concurrency, which it uses until it gets another one; ``None`` is no limit.
         ok: Calls that the partner answered.
         failed: Calls that failed.
-        trial: What became of this process's trial.
+        trial: Result of this process's trial.
         blocked_until_s: ``Retry-After`` as an instant.
-        unused_from_s: First instant of its last grant that it has not used and will not; 0 for none.
+        unused_from_s: First instant of its last grant that it returns unused; 0 for none.
         unused_to_s: The end of that grant.
         exchange_s: How long its exchanges take.
     """
@@ -117,7 +111,7 @@ class Report:
 
 
 def advance(shared: SharedState, event: BreakerEvent, settings: PartnerSettings, now_s: float) -> SharedState:
-    """Return the state after ``event``; the same one where the table has no transition."""
+    """Return the state after ``event``; the same one when the table has no transition."""
     state = BREAKER.get((shared.breaker, event))
     if state is None:
         return shared
@@ -129,8 +123,10 @@ def advance(shared: SharedState, event: BreakerEvent, settings: PartnerSettings,
     return replace(fresh, opened_times=shared.opened_times + 1, open_until_s=now_s + pause_s)
 
 
-def hear(shared: SharedState, report: Report, settings: PartnerSettings, mine: int, now_s: float) -> SharedState:
-    """Return the state after what session ``mine`` reports: Retry-After, the trial, calls that failed."""
+def apply_report(
+    shared: SharedState, report: Report, settings: PartnerSettings, mine: int, now_s: float
+) -> SharedState:
+    """Return the state after a report of session ``mine``: Retry-After, the trial, calls that failed."""
     shared = replace(shared, blocked_until_s=max(shared.blocked_until_s, report.blocked_until_s))
     if report.unused_from_s and abs(report.unused_to_s - shared.next_free_s) < 1e-5:
         shared = replace(shared, next_free_s=max(report.unused_from_s, now_s))
@@ -143,8 +139,8 @@ def hear(shared: SharedState, report: Report, settings: PartnerSettings, mine: i
 
 
 def _count(shared: SharedState, report: Report, settings: PartnerSettings, now_s: float) -> SharedState:
-    terms = settings.breaker
-    if now_s - shared.window_at_s >= terms.window.total_seconds():
+    limits = settings.breaker
+    if now_s - shared.window_at_s >= limits.window.total_seconds():
         healthy = shared.window_ok > 0 and not _too_many(shared, settings)
         times = 0 if healthy else shared.opened_times
         shared = replace(shared, window_at_s=now_s, window_ok=0, window_failed=0, opened_times=times)
@@ -154,9 +150,9 @@ def _count(shared: SharedState, report: Report, settings: PartnerSettings, now_s
 
 
 def _too_many(shared: SharedState, settings: PartnerSettings) -> bool:
-    terms = settings.breaker
+    limits = settings.breaker
     calls = shared.window_ok + shared.window_failed
-    return shared.window_failed >= terms.failures and shared.window_failed >= terms.share * calls
+    return shared.window_failed >= limits.failures and shared.window_failed >= limits.share * calls
 
 
 SLACK_S = 0.1
@@ -167,7 +163,7 @@ EXCHANGE_MAX_S = 1.2
 TRIAL_GRACE_S = 5.0
 QUIET_CREDIT_MIN = 10
 STEP_MAX_S = 2 * DAY_S
-"""Above the distance that any budget asks for; an instant that is one step ahead fits into a timestamp."""
+"""Above the step of every budget; an instant that is one step ahead fits into a timestamp."""
 
 Why = Literal["paused", "quiet", "retry_after", "breaker_open", "on_trial", "budget", "concurrency"]
 
@@ -180,8 +176,8 @@ class Grant:
         instants: How many calls, the first at ``first_s``, each ``step_s`` later; ``None`` is no limit.
         share: Of the concurrency; ``None`` is no limit.
         trial: One single call, to try a half-open breaker.
-        why: What stands in the way, if anything; the first that does.
-        wait_until_s: When to ask again; 0 for soon.
+        why: The first thing that prevents calls, if any.
+        wait_until_s: When to exchange again; 0 for soon.
     """
 
     valid_until_s: float
@@ -195,7 +191,7 @@ class Grant:
 
 
 def step_of(settings: PartnerSettings) -> float:
-    """Return how far apart two calls begin at least, in seconds; 0 without a budget."""
+    """Return the least seconds between the starts of two calls; 0 without a budget."""
     step_s = max((_step(calls, window_s, settings) for calls, window_s in settings.budgets), default=0.0)
     return min(step_s, STEP_MAX_S)
 
@@ -210,19 +206,19 @@ def _step(calls: float, window_s: int, settings: PartnerSettings) -> float:
 
 
 def valid_s(exchange_s: float) -> float:
-    """Return for how long a process whose exchanges take so long may rely on a grant, from its decision on."""
+    """Return how long a process whose exchanges take ``exchange_s`` may use a grant, from its decision on."""
     return VALID_S + 2 * min(exchange_s, EXCHANGE_MAX_S)
 
 
 def ahead_s(exchange_s: float) -> float:
-    """Return how far ahead of the decision such a process is given instants."""
+    """Return how far ahead of the decision such a process gets instants."""
     return AHEAD_S + 2 * min(exchange_s, EXCHANGE_MAX_S)
 
 
 def take_instants(
     now_s: float, next_free_s: float, step_s: float, wanted: int, exchange_s: float = 0.0
 ) -> tuple[float, int]:
-    """Return the first instant and how many; none where the first is further ahead than ``ahead_s``."""
+    """Return the first instant and how many; none when the first is further ahead than ``ahead_s``."""
     first_s, last_s = max(now_s + min(exchange_s, EXCHANGE_MAX_S), next_free_s), now_s + ahead_s(exchange_s)
     room = math.floor((last_s - first_s) / step_s) + 1 if first_s <= last_s else 0
     return first_s, max(0, min(wanted, room))
@@ -231,9 +227,8 @@ def take_instants(
 def believed(next_free_s: float, now_s: float, step_s: float) -> float:
     """Return the first free instant, or the latest that it can be.
 
-    No instant is given away further ahead than to the farthest process, so the next one is a step later at most.
-    What says more is left over from a slower budget, or from a clock that was put back, and would silence the
-    partner for as long.
+    Instants are granted at most ``ahead_s`` of the slowest exchange ahead, so the next one is at most a step later. A
+    later value is left from a slower budget or from a clock that was set back, and would block the partner as long.
     """
     return min(next_free_s, now_s + ahead_s(EXCHANGE_MAX_S) + step_s)
 
@@ -241,8 +236,8 @@ def believed(next_free_s: float, now_s: float, step_s: float) -> float:
 def share_of(limit: int, shares: Mapping[int, int], mine: int, turn: int) -> int:
     """Return how much of ``limit`` session ``mine`` may use beside the ``shares`` of the others.
 
-    The odd ones go round with ``turn``, so that a limit below the number of processes reaches each of them.
-    The sum over all never exceeds ``limit``, whatever each of them held before.
+    The remainder rotates with ``turn``, so that a limit below the number of processes reaches each of them. The sum
+    over all never exceeds ``limit``, whatever each of them held before.
     """
     sessions = sorted({*shares, mine})
     rank = (sessions.index(mine) + turn) % len(sessions)
@@ -253,11 +248,11 @@ def share_of(limit: int, shares: Mapping[int, int], mine: int, turn: int) -> int
 
 @dataclass(frozen=True, slots=True)
 class ExchangeContext:
-    """Who asks, and how things stand around it.
+    """The session of an exchange, and what it decides by.
 
     Attributes:
         mine: Token of the session.
-        shares: What each session that lives was granted of the concurrency, this one included.
+        shares: Concurrency that each live session was granted, this one included.
         paused: An operator has paused the partner.
         now_s: The database's clock.
     """
@@ -271,17 +266,17 @@ class ExchangeContext:
 def decide(
     shared: SharedState, report: Report, settings: PartnerSettings, context: ExchangeContext
 ) -> tuple[SharedState, Grant, int | None]:
-    """Return the new state, what the session may do, and what to write as its share (``None``: it has none).
+    """Return the new state, what the session may do, and the share to write (``None`` for none).
 
     Invariants:
-        PAR-1: the instants of all grants are ``step_of(settings)`` apart, whoever got them.
-        PAR-2: no instant is given away before ``blocked_until_s``, in quiet hours, or while paused or open; and
+        PAR-1: the instants of all grants of all processes are ``step_of(settings)`` apart.
+        PAR-2: no instant is granted before ``blocked_until_s``, in quiet hours, or while paused or open; and
             a grant ends where quiet hours begin.
         PAR-3: while half-open, one session has one trial.
-        PAR-4: the written shares of all sessions sum up to the limit at most, unless calls that run exceed it.
+        PAR-4: the written shares of all sessions sum up to the limit at most, unless running calls exceed it.
     """
     now_s = context.now_s
-    shared = hear(shared, report, settings, context.mine, now_s)
+    shared = apply_report(shared, report, settings, context.mine, now_s)
     shared = replace(shared, next_free_s=believed(shared.next_free_s, now_s, step_of(settings)))
     if shared.breaker == "open" and now_s >= shared.open_until_s:
         shared = advance(shared, BreakerEvent.TIME_PASSED, settings, now_s)
@@ -292,7 +287,7 @@ def decide(
     if why is not None:
         return shared, replace(grant, why=why, wait_until_s=wait_until_s), written
     if not report.waiting and (shared.breaker == "half_open" or step_of(settings)):
-        return shared, grant, written  # whoever comes next asks; without a budget there is nothing to ask for
+        return shared, grant, written  # the next call exchanges; without a budget it needs no instant
     if shared.breaker == "half_open":
         shared, grant = _give_trial(shared, grant, report, settings, context)
         return shared, grant, written
@@ -301,7 +296,7 @@ def decide(
 
 
 def _valid_until(now_s: float, settings: PartnerSettings, exchange_s: float) -> float:
-    """Return when a grant ends: sooner where quiet hours begin before, so that no call begins in them."""
+    """Return when a grant ends; earlier when quiet hours begin before, so that no call begins in them."""
     until_s = now_s + valid_s(exchange_s)
     if quiet_until(until_s, settings.quiet) is None:
         return until_s
@@ -329,7 +324,7 @@ def _share(limit: int, report: Report, context: ExchangeContext) -> int:
 
 
 def _written(share: int, report: Report, context: ExchangeContext) -> int | None:
-    """Return what the row says; it shrinks one exchange after the lane, which uses its old share until it hears."""
+    """Return the share of the row; it shrinks an exchange later: the process uses its old share until then."""
     old = min(report.share or 0, context.shares.get(context.mine, 0))
     return max(share, report.held, old) if report.waiting or report.held or old else None
 
@@ -345,14 +340,14 @@ def _give_trial(
     step_s, exchange_s = step_of(settings), report.exchange_s
     first_s, count = take_instants(now_s, shared.next_free_s, step_s or AHEAD_S, 1, exchange_s)
     if not count:
-        return shared, replace(grant, why="budget", wait_until_s=_look_at(first_s, report))
+        return shared, replace(grant, why="budget", wait_until_s=_ask_again_s(first_s, report))
     until_s = now_s + settings.timeout.total_seconds() + valid_s(exchange_s) + TRIAL_GRACE_S
     shared = replace(shared, trial_owner=context.mine, trial_until_s=until_s, next_free_s=first_s + step_s)
     return shared, replace(grant, instants=1, first_s=first_s, trial=True, why="on_trial")
 
 
-def _look_at(first_s: float, report: Report) -> float:
-    """Return when to ask for an instant again that is too far ahead."""
+def _ask_again_s(first_s: float, report: Report) -> float:
+    """Return when to exchange again for an instant that is too far ahead."""
     return first_s - ahead_s(report.exchange_s) + AHEAD_S / 2
 
 
@@ -367,7 +362,7 @@ def _give_instants(
         return shared, replace(grant, why="concurrency")
     first_s, count = take_instants(now_s, shared.next_free_s, step_s, report.wanted, report.exchange_s)
     if not count:
-        return shared, replace(grant, why="budget", wait_until_s=_look_at(first_s, report))
+        return shared, replace(grant, why="budget", wait_until_s=_ask_again_s(first_s, report))
     return replace(shared, next_free_s=first_s + count * step_s), replace(
         grant, instants=count, first_s=first_s, step_s=step_s
     )

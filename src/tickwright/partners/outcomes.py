@@ -1,4 +1,4 @@
-"""What became of a call, as values: the contract is told, and decides what it means for everybody."""
+"""Outcomes of calls, as values that callers report to the contract."""
 
 import re
 from collections.abc import Callable
@@ -11,23 +11,23 @@ from tickwright.domain.functions import failure_text, safe_text
 from tickwright.domain.retries import parse_retry_after
 
 RETRY_AFTER_MIN = timedelta(seconds=1)
-"""Of silence: the breaker does not count a call that was throttled, so that no silence would be no limit."""
+"""Least silence: the breaker does not count throttled calls, so no silence would be no limit."""
 RETRY_AFTER_MAX = timedelta(days=1)
 REASON_CHARS_MAX = 2000
 TOO_MANY = 429
 AWAY = 503
-NOT_THE_CALLERS = frozenset({401, 403, 407, 408, 425, 429})
-"""Statuses of 400 to 499 that say something about us and the partner, not about what was asked for."""
+PARTNER_FAILURES = frozenset({401, 403, 407, 408, 425, 429})
+"""Statuses of 400 to 499 that are about the credentials or the partner, not about the requested thing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The partner did its work, whatever it said about what was asked for."""
+    """The partner answered, whatever its answer is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """The partner asks for silence.
+    """The partner requested silence.
 
     Attributes:
         retry_after: One second to one day; no process calls before it is over.
@@ -38,12 +38,12 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """No answer that means anything: 5xx, a timeout, no connection, a refusal of our credentials.
+    """No usable answer: 5xx, a timeout, no connection, refused credentials.
 
     Attributes:
-        reason: For a person; at most 500 characters are kept.
-        throttled: The partner said 429 and not for how long. The breaker sees a failure, since nothing else would slow
-            us down; who counts calls sees that there were too many.
+        reason: Text; at most 500 characters are stored.
+        throttled: The partner answered 429 without ``Retry-After``. The breaker counts a failure, since nothing else
+            would slow calls down; the counters count it as throttled.
     """
 
     reason: str
@@ -61,23 +61,23 @@ def outcome_of(status: int, retry_after: str | None, *, now_unix_s: int) -> Outc
     Args:
         status: 100 to 999.
         retry_after: The header as it came; counts with 429 and 503 only.
-        now_unix_s: What a date in it is compared with.
+        now_unix_s: Now, for a date in it.
     """
     if status in {TOO_MANY, AWAY}:
         wait = parse_retry_after(retry_after, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
         if wait is not None:
             return Throttled(max(wait, RETRY_AFTER_MIN))
-    if 200 <= status < 300 or (400 <= status < 500 and status not in NOT_THE_CALLERS):
+    if 200 <= status < 300 or (400 <= status < 500 and status not in PARTNER_FAILURES):
         return ANSWERED
     return Failed(f"HTTP {status}", throttled=status == TOO_MANY)
 
 
 def returned(result: object, mask: Callable[[str], str]) -> Outcome:
-    """Return the outcome of a user's function, in a form that the ledger and the contract can keep.
+    """Return the outcome of a user's function, in a form that can be stored.
 
     Args:
         result: What it returned; all but ``Failed`` and ``Throttled`` is a success.
-        mask: Takes secrets out of a text.
+        mask: Removes secrets from a text.
     """
     if isinstance(result, Failed):
         return _failed(lambda: str(result.reason), mask, throttled=result.throttled is True)
@@ -90,7 +90,7 @@ def returned(result: object, mask: Callable[[str], str]) -> Outcome:
 
 
 def raised(error: BaseException, mask: Callable[[str], str]) -> Failed:
-    """Return the failure that a user's function raised; converting it to text runs the user's code and may raise."""
+    """Return the failure that a user's function raised."""
     if isinstance(error, TickwrightError):
         return Failed(": ".join(failure_text(error, mask))[:REASON_CHARS_MAX])
     return _failed(lambda: repr(error), mask, otherwise=type(error).__name__)

@@ -1,8 +1,8 @@
-"""One partner as one process sees it: who waits for a permit, what was granted, what is to be reported.
+"""Permits of one partner in one process: calls that wait, what was granted, what is to be reported.
 
-Everything here happens between two exchanges with the shared state and without waiting: a permit that may be
-given is given at once. Trusts the grants and nothing else; what it sees itself (a ``Retry-After``, calls that
-fail in a row) it keeps to at once, and the exchange carries it to the others.
+Everything here happens between two exchanges with the shared state and without waiting: a permit that the grants allow
+is given at once. What this process learns itself (a ``Retry-After``, calls that fail in a row) counts here at once, and
+for the others with the next exchange.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from tickwright.ports.ids import monotonic
 
 CLOSED = frozenset({"paused", "quiet", "retry_after", "breaker_open"})
 ERROR_CHARS_MAX = 500
-LOOK_S = 0.5
+CLOSED_WAIT_S = 0.5
 
 
 @dataclass(slots=True)
 class _Series:
-    """Instants of a grant that are left; the first one in seconds since 1970."""
+    """Unused instants of a grant; the first one in seconds since 1970."""
 
     first_s: float
     count: int
@@ -34,7 +34,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Unreported:
-    """What was seen since the last exchange."""
+    """What was counted since the last exchange."""
 
     ok: int = 0
     failed: int = 0
@@ -43,7 +43,7 @@ class _Unreported:
     error: str | None = None
 
     def add(self, other: "_Unreported") -> None:
-        """Take back what could not be reported."""
+        """Add counts that could not be reported."""
         self.ok += other.ok
         self.failed += other.failed
         self.trial = other.trial if self.trial is None else self.trial
@@ -52,9 +52,9 @@ class _Unreported:
 
 
 class Permit:
-    """The right to make one call now. Report what became of it; leaving without a word counts as failed.
+    """The right to make one call now; close it with the outcome.
 
-    A call that is cancelled says nothing about the partner: report nothing and leave by the cancellation.
+    A cancelled call says nothing about the partner: close it with ``None``.
     """
 
     __slots__ = ("_open", "_permits", "_stale", "trial")
@@ -65,34 +65,33 @@ class Permit:
         self._stale = permits.generation
 
     def close(self, outcome: Outcome | None) -> None:
-        """Give the permit back with what became of the call; ``None`` says nothing. Twice is harmless."""
+        """Return the permit with the outcome of the call; ``None`` for none. Twice is harmless."""
         if self._open:
             self._open = False
             self._permits.ended(outcome, trial=self.trial, stale=self._stale != self._permits.generation)
 
 
 class LiveSession(Protocol):
-    """The session, as far as a lane needs it."""
+    """The session, as far as permits need it."""
 
     def holds(self) -> bool:
-        """Whether its lease may be relied on."""
+        """Return whether its lease may be relied on."""
         ...
 
 
 @dataclass(slots=True)
 class PartnerPermits:
-    """See the module's text.
+    """Gives the permits of one partner; see the module's docstring.
 
     Attributes:
-        partner_no: Whose.
-        name: What metrics call it.
-        settings: As the last exchange found them.
+        name: For metrics.
+        settings: Of the last exchange.
         share: Calls at once; ``None`` is no limit.
-        held: Calls that run.
-        why: What stood in the way at the last exchange.
-        look_again_s: Monotonic time before which another exchange would bring nothing new.
-        outcomes: How often calls from here ended in which way.
-        expected: Calls that will be made as soon as there is room for them, beside those that wait for a permit.
+        held: Running calls.
+        why: What prevented calls at the last exchange.
+        look_again_s: Monotonic time before which another exchange would change nothing.
+        outcomes: Calls of this process by outcome.
+        expected: Calls to be made as soon as there is room, besides those that wait for a permit.
         urgent: Called when an exchange should come soon.
     """
 
@@ -137,7 +136,7 @@ class PartnerPermits:
             raise
 
     def pump(self) -> None:
-        """Give permits to those who wait, as many as there are now."""
+        """Give permits to waiting calls, as many as there are now."""
         while self._waiters:
             if self._waiters[0].done():
                 self._waiters.popleft()
@@ -149,7 +148,7 @@ class PartnerPermits:
     def _take(self) -> Permit | None:
         now = monotonic()
         if now >= self._valid_until_s or not self.session.holds():
-            self._ask_soon(now)
+            self._request_soon(now)
             return None
         if self._tripped or now < self._stopped_until_s or (self.share is not None and self.held >= self.share):
             return None
@@ -158,7 +157,7 @@ class PartnerPermits:
             return self._permit(trial=True)
         return self._permit(trial=False) if self._unlimited or self._take_instant(now) else None
 
-    def _ask_soon(self, now: float) -> None:
+    def _request_soon(self, now: float) -> None:
         if now >= self.look_again_s:
             self.urgent()
 
@@ -179,7 +178,7 @@ class PartnerPermits:
         return False
 
     def _drop_late(self, now_s: float) -> None:
-        """Drop the instants that are over: to use them now would bunch calls together."""
+        """Drop the instants that are past: using them now would bunch calls together."""
         while self._series:
             series = self._series[0]
             lost = math.ceil((now_s - LATE_S - series.first_s) / series.step_s) if series.step_s else 0
@@ -200,7 +199,7 @@ class PartnerPermits:
         return Permit(self, trial=trial)
 
     def ended(self, outcome: Outcome | None, *, trial: bool, stale: bool) -> None:
-        """Take note of a call's end."""
+        """Note the end of a call."""
         self.held -= 1
         if not stale and outcome is not None:
             self._note(outcome)
@@ -221,8 +220,8 @@ class PartnerPermits:
                 self.outcomes["throttled" if throttled else "failed"] += 1
                 self.seen.failed += 1
                 self.seen.error = reason[:ERROR_CHARS_MAX]
-                seen, terms = self.seen, self.settings.breaker
-                if seen.failed >= terms.failures and seen.failed >= terms.share * (seen.failed + seen.ok):
+                seen, limits = self.seen, self.settings.breaker
+                if seen.failed >= limits.failures and seen.failed >= limits.share * (seen.failed + seen.ok):
                     self._tripped = True
                     self.urgent()
 
@@ -237,16 +236,16 @@ class PartnerPermits:
 
     @property
     def closed(self) -> bool:
-        """Whether calls are held back by more than the limits, as far as this process knows."""
+        """Whether the partner is not called at all, as far as this process knows."""
         return self.why in CLOSED
 
     @property
     def waiting(self) -> int:
-        """Calls that wait, and those that are to come after them."""
+        """Calls that wait, and those that are expected."""
         return sum(not waiter.done() for waiter in self._waiters) + self.expected
 
     def needs_exchange(self, now: float) -> bool:
-        """Whether there is something to report, to ask for or to give back."""
+        """Return whether there is something to report, to request or to return."""
         seen = self.seen
         if seen.ok or seen.failed or seen.trial is not None or seen.blocked_until_s:
             return True
@@ -255,8 +254,8 @@ class PartnerPermits:
         return self.held > 0 or self.listed or bool(self._series)
 
     def report(self, exchange_s: float = 0.0) -> tuple[Report, _Unreported]:
-        """Return what to report, and forget it; ``add`` takes it back when the exchange fails."""
-        if self._series:  # what was granted too late to be used must not count as what is there
+        """Return what to report, and reset it; ``add`` restores it when the exchange fails."""
+        if self._series:  # instants that were granted too late must not count
             self._drop_late(self.clock.about(monotonic()))
         seen, self.seen, self._tripped = self.seen, _Unreported(), False
         waiting, left = self.waiting, sum(series.count for series in self._series)
@@ -281,7 +280,7 @@ class PartnerPermits:
         return report, seen
 
     def grant(self, grant: Grant, *, asked_s: float, now_s: float, listed: bool) -> None:
-        """Take what an exchange granted that asked for the clock at the monotonic ``asked_s``."""
+        """Apply a grant of an exchange that read the clock at the monotonic ``asked_s``."""
         self.share, self.why, self.listed = grant.share, grant.why, listed
         self._valid_until_s = asked_s + (grant.valid_until_s - now_s)
         self._unlimited = grant.instants is None
@@ -291,13 +290,13 @@ class PartnerPermits:
         elif grant.instants:
             self._series.append(_Series(grant.first_s, grant.instants, grant.step_s))
         wait_s = max(0.0, grant.wait_until_s - now_s)
-        if self.closed:  # also an operator may open it again, at any time
-            wait_s = min(wait_s or LOOK_S, LOOK_S)
+        if self.closed:  # an operator may enable it at any time
+            wait_s = min(wait_s or CLOSED_WAIT_S, CLOSED_WAIT_S)
         self.look_again_s = asked_s + wait_s
         self.pump()
 
     def forget(self) -> None:
-        """The session is lost: nothing that was granted to it counts any more, nor what its calls bring."""
+        """Drop all grants and counts, because the session is lost."""
         self.generation += 1
         self.seen = _Unreported()
         self._series.clear()
@@ -305,7 +304,7 @@ class PartnerPermits:
         self._valid_until_s = self.look_again_s = 0.0
 
     def close(self) -> None:
-        """Stop the timer, and use no share any more; who waits is cancelled by whoever runs it."""
+        """Stop the timer and use no share; the callers cancel waiting calls."""
         self.share = None if self.share is None else 0
         if self._timer is not None:
             self._timer.cancel()

@@ -1,10 +1,10 @@
-"""Quiet hours: when nobody calls a partner, on its own clock, summer time included. Pure.
+"""Quiet hours: when a partner is not called, by its local time, summer time included. Pure.
 
 Written ``[DAYS ]HH:MM-HH:MM ZONE``: ``"22:00-06:00 Europe/Berlin"`` begins every evening and ends the next
 morning; ``"sat,sun 00:00-24:00 Europe/Berlin"`` is the weekend. The days are those on which it begins.
 
-Where clocks are put back, what begins in the hour that comes twice begins with the first one, and what ends in it ends
-with the second. What begins or ends in an hour that does not come does so when the clocks jump over it.
+When clocks are set back, a window that begins in the repeated hour begins with the first one, and one that ends in it
+ends with the second. A window that begins or ends in a skipped hour does so at the jump.
 """
 
 import re
@@ -42,12 +42,12 @@ class QuietHours(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def length_s(self) -> int:
-        """How long it is on a day without a change of the clock."""
+        """Length on a day without a change of the clock."""
         return ((self.ends_min - self.begins_min) % 1440 or 1440) * 60
 
 
 def parse_quiet(text: Any) -> QuietHours:
-    """Return the window that ``text`` says.
+    """Return the window of ``text``.
 
     Raises:
         Rejected: ``invalid_value``. Permanent.
@@ -79,8 +79,7 @@ def _zone(name: str) -> ZoneInfo:
 def quiet_until(now_s: float, windows: tuple[QuietHours, ...]) -> float | None:
     """Return when calls are allowed again, in seconds since 1970; ``None`` when they are now.
 
-    Windows that touch each other are one. A weekday that is quiet all week long ends after 64 windows, and is
-    asked about again then.
+    Windows that touch each other are one; at most 64 are joined.
     """
     at_s = now_s
     for _ in range(JOINED_MAX):
@@ -94,8 +93,7 @@ def quiet_until(now_s: float, windows: tuple[QuietHours, ...]) -> float | None:
 def quiet_next(now_s: float, windows: tuple[QuietHours, ...]) -> tuple[float, float] | None:
     """Return when quiet hours begin next and when these end, in seconds since 1970; ``None`` without any.
 
-    One that touches the present ones belongs to them: ask from their end on. A window's day comes within a week, and a
-    day for the zone's sake.
+    A window that touches the present ones belongs to them: pass their end as ``now_s``.
     """
     begins_s = min((at for window in windows for at in _begins(now_s, window) if at > now_s), default=None)
     if begins_s is None:
@@ -125,11 +123,11 @@ def _end(at_s: float, window: QuietHours) -> float | None:
 
 
 def _instant(day: date, minute: int, zone: ZoneInfo, *, last: bool = False) -> float:
-    """Return when the clock there says so: of two times the first or the last; where it jumps over it, the jump."""
+    """Return the instant of a local time: of two the first or the last; the jump when it is skipped."""
     day, minute = (day + timedelta(days=1), 0) if minute == 1440 else (day, minute)
     wall = datetime.combine(day, time(minute // 60, minute % 60))
     one, other = (wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
-    if one <= other:  # they differ where it comes twice
+    if one <= other:  # they differ in the repeated hour
         return other if last else one
     before, jump = int(other), int(one)
     while jump - before > 1:
@@ -142,7 +140,7 @@ def _instant(day: date, minute: int, zone: ZoneInfo, *, last: bool = False) -> f
 def open_seconds_max(windows: tuple[QuietHours, ...]) -> int:
     """Return a bound of the seconds in any 24 hours in which calls are allowed.
 
-    Only windows of every day count, and only the longest of them; an hour is left for the change to summer time.
+    Only the longest window of every day counts; an hour is added for the change to summer time.
     """
     daily = [window.length_s for window in windows if len(window.days) == len(DAYS)]
     return DAY_S if not daily else min(DAY_S, max(1, DAY_S - max(daily) + 3600))

@@ -1,4 +1,4 @@
-"""What a partner allows: read from JSON, TOML or keyword arguments, in the same words and with the same remedies.
+"""Settings of a partner: read from JSON, TOML or keyword arguments, with the same fields and errors.
 
 ::
 
@@ -9,11 +9,10 @@
     timeout = "10s"
     quiet = ["22:00-06:00 Europe/Berlin", "sat,sun 00:00-24:00 Europe/Berlin"]
     breaker = { failures = 10, share = 0.5, window = "10s", open = "5s", open_max = "5m" }
-    terminal_statuses = ["Delivered"]            # these two are for whoever makes the calls
+    terminal_statuses = ["Delivered"]            # these two are for the callers
     http = { url = "https://…/{external_id}" }
 
-Every mistake is named at once. The table ``tickwright.partners`` keeps the words as they were written, so an
-operator reads in SQL what was set.
+All mistakes are reported at once. The table ``tickwright.partners`` stores the settings as they were written.
 """
 
 import json
@@ -45,7 +44,7 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         failures: At least so many in one window, 1 to 10,000.
         share: And at least this part of the window's calls, above 0 to 1.
-        window: Calls are counted over it, 1 s to 10 min.
+        window: In which calls are counted, 1 s to 10 min.
         open: The first pause, 10 ms to 1 day; each further one in a row is twice as long.
         open_max: The longest pause.
     """
@@ -64,10 +63,9 @@ class PartnerSettings(msgspec.Struct, frozen=True, kw_only=True):
         budgets: ``(calls, seconds)``: so many in any window of so many seconds.
         concurrency: Calls at once, 1 to 100,000; ``None`` is no limit.
         timeout: Of one call, 10 ms to 5 min.
-        quiet: When nobody calls; at most 20 windows.
-        breaker: Its terms.
-        terminal_statuses: After which there is nothing more to ask for; for whoever makes the calls.
-        http: How calls are made, where that is configuration; for whoever makes them.
+        quiet: When no calls are made; at most 20 windows.
+        terminal_statuses: Statuses that end a tracker; for the callers.
+        http: How calls are made, when that is configuration; for the callers.
     """
 
     budgets: tuple[tuple[float, int], ...] = ()
@@ -80,21 +78,21 @@ class PartnerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings(table: Any, problems: list[str], *, where: str) -> PartnerSettings:
-    """Return what ``table`` says, and add every mistake to ``problems``, each with its remedy."""
+    """Return the settings in ``table``, and add every mistake to ``problems``, each with its remedy."""
     if not isinstance(table, Mapping):
         problems.append(f"{where}: write a table, [partners.NAME]")
         return PartnerSettings()
     values = read_fields(table, _READERS, problems, where=where)
     budgets = tuple(values.pop(key) for key in ("rate", "per_minute", "per_day") if key in values)
     breaker = read_fields(values.pop("breaker", {}), _BREAKER, problems, where=f"{where}.breaker")
-    terms = BreakerSettings(**breaker)
-    if terms.open > terms.open_max:
-        problems.append(f"{where}.breaker: open, {terms.open}, is above open_max, {terms.open_max}")
-    return PartnerSettings(budgets=budgets, breaker=terms, **values)
+    limits = BreakerSettings(**breaker)
+    if limits.open > limits.open_max:
+        problems.append(f"{where}.breaker: open, {limits.open}, is above open_max, {limits.open_max}")
+    return PartnerSettings(budgets=budgets, breaker=limits, **values)
 
 
 def check_settings(table: Any, *, where: str = "partner") -> PartnerSettings:
-    """Return what ``table`` says.
+    """Return the settings in ``table``.
 
     Raises:
         Rejected: ``invalid_partner`` with every mistake. Permanent.
@@ -107,17 +105,14 @@ def check_settings(table: Any, *, where: str = "partner") -> PartnerSettings:
 
 
 def read_kept(text: str) -> tuple[PartnerSettings, str]:
-    """Return what the JSON of ``tickwright.partners.settings`` says, and what cannot be read of it.
-
-    While that is not empty nobody calls the partner, see :func:`tickwright.partners.contract.settings_of`.
-    """
+    """Return the settings in the JSON of ``tickwright.partners.settings``, and its mistakes as text."""
     problems: list[str] = []
     settings = read_settings(json.loads(text), problems, where="settings")
     return settings, "; ".join(problems)
 
 
 def unreadable(partner: str, problem: str) -> str:
-    """Return the sentence of an explanation about settings that cannot be read."""
+    """Return the sentence of an explanation about invalid settings."""
     return f"no consumer calls {partner}: its settings cannot be read: {problem[:PROBLEM_CHARS_MAX]}"
 
 
@@ -175,7 +170,7 @@ _BREAKER: Mapping[str, Reader] = {
 
 
 def as_json(table: Mapping[str, Any]) -> str:
-    """Return checked words as the JSON text that ``tickwright.partners.settings`` keeps."""
+    """Return checked settings as the JSON text of ``tickwright.partners.settings``."""
 
     def spell(value: Any) -> str:
         if isinstance(value, timedelta):

@@ -14,7 +14,7 @@ SQL = load("tickwright.partners.sql", "partners.sql")
 
 @dataclass(frozen=True, slots=True)
 class PartnerState:
-    """A partner as an exchange finds it."""
+    """A partner as an exchange reads it."""
 
     partner_no: int
     settings: str
@@ -25,7 +25,7 @@ class PartnerState:
 
 @dataclass(frozen=True, slots=True)
 class PartnerDecision:
-    """What an exchange writes for a partner; ``granted`` is ``None`` when the session has no share."""
+    """What an exchange writes for a partner; ``granted`` is ``None`` without a share."""
 
     partner_no: int
     shared: SharedState
@@ -35,7 +35,7 @@ class PartnerDecision:
 
 @dataclass(frozen=True, slots=True)
 class PartnerRow:
-    """A partner as it is set up."""
+    """A row of ``tickwright.partners``."""
 
     partner_no: int
     name: str
@@ -58,31 +58,31 @@ Decide = Callable[[ClockReading, Sequence[PartnerState]], Sequence[PartnerDecisi
 async def exchange(pool: Pool, token: int, partner_nos: Sequence[int], decide: Decide) -> bool:
     """Read, decide, write; return whether it counts, which it does not for a session that was declared lost.
 
-    Two round trips; where somebody else wrote in between, the rows are locked and it begins again, so that a process
-    that is far has its turn beside those that are near.
+    Two round trips. When another process wrote in between, the rows are locked and it starts again, so that a process
+    far from the database succeeds beside near ones.
 
     Args:
         pool: Of the loops.
         token: Of the session.
-        partner_nos: Of the partners to settle.
-        decide: Called with the clock and the partners that are there; what it says last is what was written.
+        partner_nos: Of the partners to decide on.
+        decide: Called with the clock and the partners that exist, perhaps twice; the last result is written.
     """
     async with pool.acquire() as connection:
-        if await _settle(connection, token, partner_nos, decide):
+        if await _decide_and_write(connection, token, partner_nos, decide):
             return True
         async with connection.transaction():
             await connection.execute(SQL["lock_states"], partner_nos)
-            return await _settle(connection, token, partner_nos, decide)
+            return await _decide_and_write(connection, token, partner_nos, decide)
 
 
-async def _settle(connection: Connection, token: int, partner_nos: Sequence[int], decide: Decide) -> bool:
+async def _decide_and_write(connection: Connection, token: int, partner_nos: Sequence[int], decide: Decide) -> bool:
     asked_s = monotonic()
     rows = await connection.fetch(SQL["read_states"], partner_nos)
     if len(rows) < len(partner_nos):
         await connection.execute(SQL["open_states"], partner_nos)
         asked_s = monotonic()
         rows = await connection.fetch(SQL["read_states"], partner_nos)
-    if not rows:  # nobody knows these partners any more
+    if not rows:  # these partners were deleted
         return True
     decided = decide(ClockReading(rows[0]["now_s"], asked_s, monotonic()), [_known(row) for row in rows])
     versions = [row["version"] for row in rows]
@@ -128,10 +128,10 @@ async def list_partners(connection: Connection | Pool) -> list[PartnerRow]:
 
 
 async def declare_partner(connection: Connection | Pool, name: str, settings: str) -> None:
-    """Set up a partner that a program brings, unless an operator or a file has done so."""
+    """Create a partner that a program declares, unless it has settings already."""
     await connection.execute(SQL["declare_partner"], name, settings)
 
 
 async def put_partner(connection: Connection | Pool, name: str, settings: str) -> bool:
-    """Set a partner's limits (checked JSON); return whether something changed."""
+    """Set a partner's settings (checked JSON); return whether something changed."""
     return await connection.fetchval(SQL["put_partner"], name, settings) is not None

@@ -224,4 +224,4 @@ async def test_what_a_cap_left_out_is_said_to_be_deferred(
     said = await why(api, tracker)
     assert list(said)[:2] == ["deferred", "published"]
     assert "at most 15 polls in five minutes" in said["deferred"]
-    assert "left out 9 trackers of dhl, perhaps this one" in said["deferred"]
+    assert "deferred 9 trackers of dhl, perhaps this one" in said["deferred"]

@@ -41,7 +41,7 @@ def test_every_mistake_of_a_partner_is_named_at_once_with_its_remedy(tmp_path: P
         "partners.acme.breaker.opens: unknown key; did you mean open",
         "partners.acme.breaker: open, 1:00:00, is above open_max",
         "partners.acme.timout: unknown key; did you mean timeout?",
-        "partners.acme.http.url: {external_id} belongs into the path",
+        "partners.acme.http.url: {external_id} belongs in the path",
         "partners.acme.http.headers: the header 'Host' cannot be set",
         "partners.acme.http.status: missing",
     ):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from tickwright.capabilities.polling.consumer.http_courier import read_http
-from tickwright.capabilities.polling.trackers.requests import check_partner
+from tickwright.capabilities.polling.trackers.requests import PARTNER_NAME, check_partner
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_document
 from tickwright.partners.quiet import quiet_next, quiet_until
@@ -232,7 +232,7 @@ class Partners:
             Rejected: ``invalid_partner``: the name, or with every mistake in the settings. Permanent.
         """
         check_partner(name)
-        check_settings_of_partner(settings)
+        check_partner_settings(settings)
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, name)
             await connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
@@ -250,7 +250,7 @@ class Partners:
             if before is None:
                 raise _no_partner(name)
             settings = merged(msgspec.json.decode(before.settings), changes)
-            check_settings_of_partner(settings)
+            check_partner_settings(settings)
             await connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
             return await self._written(connection, caller, "change", name, before)
 
@@ -285,20 +285,6 @@ class Partners:
         after = view(PartnerView, await connection.fetchrow(_SQL["list_partners"], name))
         await write_audit(connection, caller, f"partners.{action}", f"partner:{name}", before=before, after=after)
         return after
-
-
-def check_settings_of_partner(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that no consumer could use.
-
-    Raises:
-        Rejected: ``invalid_partner`` with every mistake and its remedy. Permanent.
-    """
-    problems: list[str] = []
-    read = read_settings(settings, problems, where="settings")
-    if read.http is not None:
-        read_http(read.http, problems, where="settings.http", secrets=lambda _: "")
-    if problems:
-        raise Rejected("invalid_partner", "\n".join(problems), problems=problems)
 
 
 def _no_partner(name: str) -> Rejected:
@@ -447,3 +433,25 @@ def merged(target: Any, patch: Any) -> Any:
         else:
             found[name] = merged(found.get(name), value)
     return found
+
+
+def read_partner(name: str, table: Any, problems: list[str], *, where: str) -> PartnerSettings:
+    """Return the settings in a table or keyword arguments, and add every mistake to ``problems``."""
+    if not PARTNER_NAME.fullmatch(name):
+        problems.append(f"{where}: a name has 1 to 50 letters, digits, '_', '.' or '-'")
+    settings = read_settings(table, problems, where=where)
+    if settings.http is not None:
+        read_http(settings.http, problems, where=f"{where}.http", secrets=lambda _: "")
+    return settings
+
+
+def check_partner_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that no consumer could use.
+
+    Raises:
+        Rejected: ``invalid_partner`` with every mistake. Permanent.
+    """
+    problems: list[str] = []
+    read_partner("partner", settings, problems, where="settings")
+    if problems:
+        raise Rejected("invalid_partner", "\n".join(problems), problems=problems)

@@ -41,7 +41,7 @@ class PollingPlugin(Plugin):
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return what checks a partner."""
-        from tickwright.capabilities.polling.partner_schema import read_partner
+        from tickwright.capabilities.polling.partners import read_partner
 
         return {"partners": read_partner}
 
@@ -116,7 +116,7 @@ class PollingPlugin(Plugin):
     async def _add_consumer(self, context: Context, topic: PollTransport) -> None:
         from tickwright.capabilities.polling.consumer.consumer import PollConsumer, consumer_source
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
-        from tickwright.capabilities.polling.consumer.couriers import Couriers
+        from tickwright.capabilities.polling.consumer.http_courier import Couriers
         from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, QueueSource
         from tickwright.capabilities.polling.relay.messages import read_poll
         from tickwright.engine.session import WorkerSession

@@ -1,4 +1,4 @@
-"""A courier by configuration only: a URL with the tracking number in it, and paths into the JSON answer.
+"""Couriers by configuration only, and the choice of each partner's courier: a function, or its HTTP settings.
 
 ::
 
@@ -16,17 +16,19 @@
 Answers are not trusted: the body is bounded, redirects are not followed, addresses are guarded.
 """
 
+import asyncio
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
+import structlog
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
@@ -34,6 +36,8 @@ from tickwright.capabilities.polling.consumer.courier import (
     EVENT_TEXT_CHARS_MAX,
     EVENTS_MAX,
     Answer,
+    Courier,
+    CourierRegistry,
     Poll,
     Result,
     ScanEvent,
@@ -41,13 +45,17 @@ from tickwright.capabilities.polling.consumer.courier import (
 from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
 from tickwright.domain.retries import answered_at
+from tickwright.domain.secret_hosts import destination_of
 from tickwright.domain.secrets import MASK, Secrets, resolve_references
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.wording import Reader, bad, read_fields
+from tickwright.observe.logs import know_secret
 from tickwright.outbound import GuardedSessions, blocked, outcome_of
+from tickwright.partners import PartnerSettings
 from tickwright.partners.outcomes import Answered, Failed
 from tickwright.partners.outcomes import outcome_of as outcome_of_status
-from tickwright.ports.ids import unix_seconds
+from tickwright.plugin import Settings
+from tickwright.ports.ids import monotonic, unix_seconds
 
 PLACEHOLDER = "{external_id}"
 BODY_BYTES_MAX = 256 * 1024
@@ -305,3 +313,83 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
         if size > BODY_BYTES_MAX:
             break
     return b"".join(parts)
+
+
+CONNECTIONS_MAX = 256
+READ_AGAIN_S = 10.0
+_log = structlog.get_logger("tickwright.polling")
+
+
+class _Made(NamedTuple):
+    """A partner's HTTP courier, and the settings that it was made of."""
+
+    table: Mapping[str, Any]
+    schema: HttpSchema | None
+    problems: list[str]
+    courier: HttpCourier | None
+    read_s: float
+
+
+class Couriers:
+    """The courier of each partner: the program's function, else one of its HTTP settings."""
+
+    def __init__(self, settings: Settings, registry: CourierRegistry) -> None:
+        self._settings, self._registry = settings, registry
+        self._made: dict[str, _Made] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def of(self, name: str, settings: PartnerSettings) -> Courier | None:
+        """Return a partner's courier; ``None`` without one in this process."""
+        function = self._registry.get(name)
+        if function is not None or settings.http is None:
+            return function
+        made = self._made.get(name)
+        if made is None or made.table != settings.http or monotonic() - made.read_s >= READ_AGAIN_S:
+            made = self._made[name] = self._make(name, settings.http, made)
+        return made.courier
+
+    def names(self) -> list[str]:
+        """Return the partners that a function of this program calls."""
+        return [partner.name for partner in self._registry.all()]
+
+    def _make(self, name: str, table: Mapping[str, Any], before: _Made | None) -> _Made:
+        """Read the settings with their secrets again; a secret or its hosts may change at any time."""
+
+        def find(secret: str) -> str | None:
+            to = destination_of(str(table.get("url")).replace(PLACEHOLDER, "x"))
+            found = self._settings.secrets.bound_to((to,))(secret)
+            know_secret(found or "")
+            return found
+
+        problems: list[str] = []
+        read = read_http(table, problems, where=f"partners.{name}.http", secrets=find)
+        if before is not None and (before.schema, before.problems) == (read, problems):
+            return before._replace(table=table, read_s=monotonic())
+        if before is not None and before.courier is not None:
+            self._close_later(before.courier)
+        courier = None
+        if read is not None:
+            try:
+                courier = self._open(read)
+            except Rejected as error:
+                problems = [error.message]
+        if courier is None:
+            _log.error("partner.not_callable", name=name, problems=problems)
+        return _Made(table, read, problems if read is None else [], courier, monotonic())
+
+    def _open(self, schema: HttpSchema) -> HttpCourier:
+        most = max(CONNECTIONS_MAX, self._settings.concurrency)
+        return HttpCourier(schema, allow=self._settings.targets, connections_max=most)
+
+    def _close_later(self, courier: HttpCourier) -> None:
+        task = asyncio.get_running_loop().create_task(courier.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        for made in self._made.values():
+            if made.courier is not None:
+                await made.courier.aclose()
+        if self._closing:
+            await asyncio.wait(self._closing)

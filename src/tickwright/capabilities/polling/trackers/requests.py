@@ -25,7 +25,7 @@ INTERVAL_MINUTES_MAX = 10_080
 AGE_DAYS_MAX = 3_650
 SLICE_POLLS_MAX = 1_000_000
 COLUMNS = ("account_id", "partner", "external_id", "status", "tracking_until")
-_PARTNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
+PARTNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f]")
 _STEPS = frozenset({".", ".."})
 """Browsers resolve these in a path, however escaped: no URL could name such an account."""
@@ -273,7 +273,7 @@ def check_partner(name: str) -> str:
     Raises:
         Rejected: ``invalid_partner``. Permanent.
     """
-    if not _PARTNER.fullmatch(name):
+    if not PARTNER_NAME.fullmatch(name):
         raise Rejected("invalid_partner", "partner: 1 to 50 letters, digits, '_', '.' or '-'", field="partner")
     return name
 
