@@ -188,6 +188,13 @@ async def test_an_import_leaves_one_line_of_audit_with_its_counts(api: RunningAp
     assert line["after"] == {"committed_lines": 2, "created": 1, "existing": 0, "rejected": 1, "finished": True}
 
 
+SHUT_DOWN = """
+CREATE FUNCTION tickwright.shut_down() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'the server shuts down' USING ERRCODE = 'admin_shutdown'; END $$;
+CREATE TRIGGER shut_down BEFORE UPDATE ON tickwright.audit EXECUTE FUNCTION tickwright.shut_down();
+"""
+
+
 async def test_an_import_that_loses_the_database_says_how_far_it_came(api: RunningApi) -> None:
     """503 with the lines that are committed; the rest is sent again."""
     lines = [LINE % (1, n) for n in range(6_000)]
