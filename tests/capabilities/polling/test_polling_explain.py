@@ -195,7 +195,7 @@ async def test_why_it_ended_is_said(api: RunningApi, ground: Ground) -> None:
         assert list(await why(api, two)) == ["ended_aged"]
         assert list(await why(api, three)) == ["ended_by_request"]
         assert list(await why(api, four)) == ["ended_unknown" if changed is None else "ended_terminal"]
-    assert "was terminal when it came" in (await why(api, one))["ended_terminal"]
+    assert "was terminal then" in (await why(api, one))["ended_terminal"]
 
 
 async def test_a_poll_that_was_skipped_is_not_called_published(

@@ -147,6 +147,8 @@ class PollConsumer(LoopService):
         """Work until stopped; after a crash of this loop, first release what it held."""
         if self._group is not None:
             await self._recover()
+            if self.stopping.is_set():  # a stop that came meanwhile has closed the dispatchers
+                return
         self._take_ended.clear()
         async with TaskGroup() as group:
             self._group = group
