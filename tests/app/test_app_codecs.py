@@ -66,6 +66,6 @@ async def test_no_statement_on_a_callers_connection_has_an_argument_of_json() ->
         *(enqueue._SQL[name] for name in ("insert_plain", "insert_keyed", "find_keys")),
         *program._SQL.values(),
         *(trackers_store.SQL[name] for name in ("account_number", "register", "find", "unregister")),
-        *(RECORDS[name] for name in ("insert_report", "running_report", "insert_parts", "ring", "announce")),
+        *(RECORDS[name] for name in ("insert_report", "running_report", "insert_parts", "notify", "announce")),
     ]
     assert [sql for sql in theirs if "::json" in sql] == []

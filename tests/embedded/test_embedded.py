@@ -17,7 +17,7 @@ from kit.processes import NOBODY, as_nobody, is_running, make_folder
 from kit.waiting import eventually
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.embedded import EmbeddedServer, binaries, ensure_database, ensure_reader
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 SMALL = {"shared_buffers": "32MB", "max_connections": "20"}
 
@@ -74,7 +74,7 @@ async def test_a_reader_reads_the_tables_of_one_database_and_writes_none(home: P
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await reader.execute("INSERT INTO users VALUES (1)")
             await reader.close()
-            sources = Sources({"shop": SourceTerms(url=read)}, lambda _: None)
+            sources = Sources({"shop": SourceSettings(url=read)}, lambda _: None)
             async with sources.get("shop").query("SELECT 1", {}, timeout=timedelta(minutes=1)) as rows:
                 assert [tuple(row) async for piece in rows for row in piece] == [(1,)]
             await sources.aclose()

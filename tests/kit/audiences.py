@@ -16,7 +16,7 @@ from tickwright.capabilities.batches.audience.schema import AudienceSettings, re
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, PlannedChunk, SqlFilter, Verdict
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 from tickwright.sources.object_files import ObjectFiles
 from tickwright.transports.objectstore.opening import open_store
 
@@ -76,7 +76,7 @@ class AudienceWorld:
             "sqlite": f"sqlite://{folder}/shop.db",
             "duckdb": f"duckdb://{folder}/shop.duckdb",
         }
-        self.sources = Sources({name: SourceTerms(url=where) for name, where in urls.items()}, lambda _: None)
+        self.sources = Sources({name: SourceSettings(url=where) for name, where in urls.items()}, lambda _: None)
         self.files = ObjectFiles(objects, folder)
         self.audiences = Audiences(self.sources, self.files)
 

@@ -11,7 +11,7 @@ from kit.api import Answer, RunningApi, running_api
 from kit.postgres import as_reader
 from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.domain.errors import Rejected
-from tickwright.sources.named import Sources, SourceTerms
+from tickwright.sources.named import Sources, SourceSettings
 
 CLIENTS = """
 CREATE TABLE public.clients (id bigint PRIMARY KEY, age bigint, income double precision, country text);
@@ -138,7 +138,7 @@ class CampaignApi:
 @asynccontextmanager
 async def campaign_api(url: str) -> AsyncIterator[CampaignApi]:
     """Run an API on the database ``url``, which is the source ``crm`` as well."""
-    sources = Sources({"crm": SourceTerms(url=as_reader(url))}, lambda _: None)
+    sources = Sources({"crm": SourceSettings(url=as_reader(url))}, lambda _: None)
     try:
         async with running_api(url, audiences=Audiences(sources, None), allow_target=refuse_metadata) as api:
             await api.pool.execute(CLIENTS)

@@ -29,7 +29,7 @@ class Reports(Queues):
         """Make exchanges and queues, on one connection."""
         await prepare(self.url, *(self.names(listener) for listener in listeners))
 
-    async def tell_all(self, *ids: str, body: bytes = b"{}") -> None:
+    async def announce_stage(self, *ids: str, body: bytes = b"{}") -> None:
         """Publish to everybody, confirmed."""
         await self._publish(self.shared.broadcast, "", ids, body)
 

@@ -13,7 +13,7 @@ from kit.api import Answer, Client, RunningApi, made, running_api
 from kit.reports import ReportWorld
 from tickwright import ReportRequest
 from tickwright.capabilities.reports.parts.deliveries import BODY_BYTES_MAX
-from tickwright.capabilities.reports.service import Keeping
+from tickwright.capabilities.reports.service import ReportResources
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe
 
@@ -104,7 +104,7 @@ async def report_api(
     """Run an API that keeps reports where ``world`` does, with the type ``users``."""
     spool, kept = world.folder / "spool", objects or world.objects
     routes, folder = world.records.routes, partial(made, spool)
-    keeping = Keeping(routes, world.shared, kept, folder, part_bytes_max=part_bytes_max, probe=probe)
+    keeping = ReportResources(routes, world.shared, kept, folder, part_bytes_max=part_bytes_max, probe=probe)
     async with running_api(world.url, keeping=keeping) as api:
         asking = ReportApi(world, api)
         await asking.put("users", USERS)

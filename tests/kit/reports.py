@@ -19,8 +19,8 @@ from tickwright.capabilities.reports.merge.merge import MergeBounds
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, StepResources
 from tickwright.capabilities.reports.parts.listeners import ReportListener
-from tickwright.capabilities.reports.parts.run import Bringers
-from tickwright.capabilities.reports.parts.storage import PartPlaces
+from tickwright.capabilities.reports.parts.run import PartFetcher
+from tickwright.capabilities.reports.parts.storage import PartStorage
 from tickwright.capabilities.reports.parts.store import PartsStore
 from tickwright.capabilities.reports.requests.conditions import query_key
 from tickwright.capabilities.reports.requests.messages import Routes
@@ -33,7 +33,7 @@ from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import SharedParts
-from tickwright.sources.named import Sources, SourceTerms
+from tickwright.sources.named import Sources, SourceSettings
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.objectstore.opening import open_store
 from tickwright.transports.redis.connection import RedisClient
@@ -166,18 +166,17 @@ class ReportWorld:
         parts, records = PartsStore(pool), RecordsStore(pool, self.records.routes)
         session.on_reclaim(parts.reclaim)
         kept = objects or self.objects
-        places = PartPlaces(parts, self.shared, kept, probe=probe)
+        places = PartStorage(parts, self.shared, kept, probe=probe)
         wakeups = WakeupListener("report-hearing", self.url if hears else None, "tickwright_reports")
         terms = {
-            name: SourceTerms(url=as_reader(url), connections_max=connections) for name, url in (sources or {}).items()
+            name: SourceSettings(url=as_reader(url), connections_max=connections)
+            for name, url in (sources or {}).items()
         }
         opened = Sources(terms, (secrets or {}).get)
-        bringers = Bringers(functions_of(functions), opened)
+        fetcher = PartFetcher(functions_of(functions), opened)
         folder = self.folder / "work"
         folder.mkdir(exist_ok=True)
-        listener = ReportListener(
-            parts, places, session, wakeups, bringers, folder=folder, at_once=at_once, probe=probe
-        )
+        listener = ReportListener(parts, places, session, wakeups, fetcher, folder=folder, at_once=at_once, probe=probe)
         merges = MergeProcesses(at_once=1, spare=1)
         resources = StepResources(records, places, kept, folder, merges, MergeBounds(), probe)
         supervisor = ReportSupervisor(resources, session, wakeups, at_once=1)

@@ -15,7 +15,7 @@ import pytest
 from kit.merges import status_bytes
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Source
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 MINUTE = timedelta(minutes=1)
 ENDLESS = {
@@ -61,7 +61,7 @@ async def sources(tmp_path: Path) -> AsyncIterator[Sources]:
     fill(tmp_path)
     urls = {"sqlite": "sqlite://{}/shop.db", "duckdb": "duckdb://{}/shop.duckdb", "files": "files://{}/files"}
     gone = {f"no_{kind}": url.replace("shop", "none").replace("/files", "/none") for kind, url in urls.items()}
-    terms = {kind: SourceTerms(url=url.format(tmp_path)) for kind, url in {**urls, **gone}.items()}
+    terms = {kind: SourceSettings(url=url.format(tmp_path)) for kind, url in {**urls, **gone}.items()}
     made = Sources(terms, no_secrets)
     yield made
     await made.aclose()
@@ -575,7 +575,7 @@ async def test_what_is_not_there_may_come(sources: Sources, kind: str) -> None:
 @pytest.mark.parametrize("url", ["sqlite://shop.db", "duckdb://", "files:///a%00b", "sqlite:///"])
 def test_a_path_is_absolute(url: str) -> None:
     """Whatever folder a process was started in."""
-    sources = Sources({"shop": SourceTerms(url=url)}, no_secrets)
+    sources = Sources({"shop": SourceSettings(url=url)}, no_secrets)
     if url == "sqlite:///":
         sources.get("shop")
         return

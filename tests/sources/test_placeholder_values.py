@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kit.postgres import as_reader
 from kit.servers import PostgresServer
 from tickwright.domain.placeholders import bind, find_places, placeholders
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10)
 NOISE = TEXT.map(lambda text: text.replace("*", "").replace("/", "").replace("$", "").replace("\\", ""))
@@ -62,7 +62,7 @@ PIECES = st.lists(st.sampled_from(VALUES) | QUIET.map(lambda text: (text, None))
 
 async def asked(url: str, sql: str, values: dict[str, str]) -> list[tuple[Any, ...]]:
     """Return what a source gives."""
-    sources = Sources({"one": SourceTerms(url=as_reader(url))}, lambda _: None)
+    sources = Sources({"one": SourceSettings(url=as_reader(url))}, lambda _: None)
     try:
         async with sources.get("one").query(sql, values, timeout=timedelta(seconds=30)) as rows:
             return [tuple(map(str, row)) async for piece in rows for row in piece]

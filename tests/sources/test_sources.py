@@ -17,7 +17,7 @@ from tickwright.capabilities.reports.merge.merge import PartFile, merge
 from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Source
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 MINUTE = timedelta(minutes=1)
 
@@ -30,7 +30,7 @@ def no_secrets(_name: str) -> str | None:
 @pytest.fixture
 async def source(empty_database_url: str) -> AsyncIterator[Source]:
     """An empty database as a source."""
-    sources = Sources({"shop": SourceTerms(url="${env:SHOP_URL}")}, {"SHOP_URL": as_reader(empty_database_url)}.get)
+    sources = Sources({"shop": SourceSettings(url="${env:SHOP_URL}")}, {"SHOP_URL": as_reader(empty_database_url)}.get)
     yield sources.get("shop")
     await sources.aclose()
 
@@ -254,7 +254,7 @@ async def test_a_permission_that_is_missing_is_named(pg_server: PostgresServer, 
     connection = await asyncpg.connect(empty_database_url)
     await connection.execute("CREATE TABLE secrets (id int); CREATE ROLE clerk LOGIN PASSWORD 'hidden-word'")
     url = empty_database_url.replace(f"postgres:{pg_server.password}", "clerk:hidden-word")
-    sources = Sources({"shop": SourceTerms(url="${env:URL}")}, {"URL": url}.get)
+    sources = Sources({"shop": SourceSettings(url="${env:URL}")}, {"URL": url}.get)
     try:
         with pytest.raises(Rejected, match="permission denied for table secrets") as refused:
             await rows_of(sources.get("shop"), "SELECT * FROM secrets")
@@ -268,7 +268,7 @@ async def test_a_permission_that_is_missing_is_named(pg_server: PostgresServer, 
 async def test_a_source_works_behind_a_pooler(pgbouncer: PgBouncer, empty_database_url: str) -> None:
     """PgBouncer in transaction mode: terms, types, cancel and timeout as without it."""
     url = as_reader(pgbouncer.database_url(empty_database_url.rpartition("/")[2]))
-    sources = Sources({"shop": SourceTerms(url=url)}, no_secrets)
+    sources = Sources({"shop": SourceSettings(url=url)}, no_secrets)
     source = sources.get("shop")
     try:
         assert await rows_of(source, "SELECT :d::date, current_setting('timezone')", d="2026-01-01") == [
@@ -286,7 +286,7 @@ async def test_a_source_works_behind_a_pooler(pgbouncer: PgBouncer, empty_databa
 
 async def test_no_more_queries_run_at_once_than_the_source_allows(empty_database_url: str) -> None:
     """The others wait for a place, within their own time."""
-    sources = Sources({"shop": SourceTerms(url=as_reader(empty_database_url), connections_max=1)}, no_secrets)
+    sources = Sources({"shop": SourceSettings(url=as_reader(empty_database_url), connections_max=1)}, no_secrets)
     source = sources.get("shop")
     try:
         async with source.query("SELECT 1", {}, timeout=MINUTE):
@@ -321,7 +321,7 @@ async def test_what_a_query_sets_is_not_there_for_the_next_one(source: Source) -
 def test_a_source_that_cannot_be_is_refused_without_its_url(url: str, code: str) -> None:
     """The error says what to write instead."""
     with pytest.raises(Rejected) as refused:
-        Sources({"shop": SourceTerms(url=url)}, no_secrets).get("shop")
+        Sources({"shop": SourceSettings(url=url)}, no_secrets).get("shop")
     assert refused.value.code == code
     assert "hidden-word" not in refused.value.message
 
@@ -329,5 +329,5 @@ def test_a_source_that_cannot_be_is_refused_without_its_url(url: str, code: str)
 def test_an_unknown_source_is_named_with_the_known_ones() -> None:
     """So a misspelt name is found at once."""
     with pytest.raises(Rejected, match="known: shop") as refused:
-        Sources({"shop": SourceTerms(url="sqlite:///x")}, no_secrets).get("shot")
+        Sources({"shop": SourceSettings(url="sqlite:///x")}, no_secrets).get("shot")
     assert refused.value.code == "unknown_source"

@@ -1,5 +1,5 @@
 """Named databases and files that reports read, each as ``[sources.NAME]`` says; nothing here writes into one."""
 
-from tickwright.sources.named import Sources, SourceTerms
+from tickwright.sources.named import Sources, SourceSettings
 
-__all__ = ["SourceTerms", "Sources"]
+__all__ = ["SourceSettings", "Sources"]

@@ -1,6 +1,6 @@
 """Processes for the SQL of strangers: how one is started, what it gives up, what its death means.
 
-The program of such a process calls :func:`own_output`, :func:`confine` and :func:`bound` before it reads anything of a
+The program of such a process calls :func:`take_stdout`, :func:`confine` and :func:`bound` before it reads anything of a
 stranger's. The kernel bounds it: what it may allocate, its processor time, no core file. It has no secrets of ours (an
 environment of a few harmless names, no open files, no memory of its parent's), and is the first to go when the machine
 has no memory left. It ends with its parent, however that ends; on Linux with the thread that started it.
@@ -114,7 +114,7 @@ def killed_for_memory() -> int:
 # ---------------------------------------------------------------------- in the process itself
 
 
-def own_output() -> BinaryIO:
+def take_stdout() -> BinaryIO:
     """Return the pipe to who asks; whatever else writes to standard output writes to standard error from now on."""
     own = os.dup(1)
     os.dup2(2, 1)
@@ -148,7 +148,7 @@ def bound(*, data_bytes: int, cpu_s: int) -> None:
     limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + cpu_s)
 
 
-def is_light(bytes_max: int) -> bool:
+def has_released_memory(bytes_max: int) -> bool:
     """Whether the memory of the last job is back but for ``bytes_max``; where that is not known, it is not."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[5])

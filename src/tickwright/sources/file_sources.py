@@ -27,7 +27,7 @@ from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.placeholders import bind
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
-from tickwright.sources.named import SourceTerms, path_of, scheme_of
+from tickwright.sources.named import SourceSettings, path_of, scheme_of
 from tickwright.sources.query_process import (
     Answer,
     Failed,
@@ -63,7 +63,7 @@ class FileSource:
         Rejected: ``invalid_source``. Permanent.
     """
 
-    def __init__(self, name: str, url: str, terms: SourceTerms, folder: Callable[[], Path] | None = None) -> None:
+    def __init__(self, name: str, url: str, terms: SourceSettings, folder: Callable[[], Path] | None = None) -> None:
         self.name, self.processes = name, QueryProcesses()
         self._path, self._kind = path_of(name, url), cast("Kind", scheme_of(url))
         self._terms, self._folder = terms, folder

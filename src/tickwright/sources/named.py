@@ -30,7 +30,7 @@ STATEMENT_TIMEOUT_MAX = timedelta(hours=6)
 CONNECTIONS_MAX = 50
 
 
-class SourceTerms(msgspec.Struct, frozen=True, kw_only=True):
+class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of one source.
 
     Attributes:
@@ -88,7 +88,7 @@ class Sources:
     """
 
     def __init__(
-        self, terms: Mapping[str, SourceTerms], secrets: Secrets, folder: Callable[[], Path] | None = None
+        self, terms: Mapping[str, SourceSettings], secrets: Secrets, folder: Callable[[], Path] | None = None
     ) -> None:
         self._terms, self._secrets, self._folder = terms, ResolvedSecrets(secrets), folder
         self._open: dict[str, OpenSource] = {}
@@ -126,7 +126,7 @@ class Sources:
             await source.aclose()
 
 
-def _make(name: str, terms: SourceTerms, secrets: ResolvedSecrets, folder: Callable[[], Path] | None) -> OpenSource:
+def _make(name: str, terms: SourceSettings, secrets: ResolvedSecrets, folder: Callable[[], Path] | None) -> OpenSource:
     url: str = resolve_references(terms.url, secrets)
     scheme = scheme_of(url)
     if scheme in {"postgresql", "postgres"}:
@@ -144,7 +144,7 @@ STATEMENT_TIMEOUT_MIN = timedelta(milliseconds=10)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}", re.ASCII)
 
 
-def read_source(name: str, table: Any, problems: list[str], *, where: str) -> SourceTerms | None:
+def read_source(name: str, table: Any, problems: list[str], *, where: str) -> SourceSettings | None:
     """Return what ``table`` says of a source; ``None``, and its mistakes in ``problems``, where it is wrong."""
     before = len(problems)
     if not _NAME.fullmatch(name):
@@ -164,7 +164,7 @@ def read_source(name: str, table: Any, problems: list[str], *, where: str) -> So
                 problems.append(f"{where}.{key}: {error.message}")
     if "url" not in table:
         problems.append(f"{where}.url: missing; write {SCHEMES_SHOWN}")
-    return None if len(problems) > before else SourceTerms(**values)
+    return None if len(problems) > before else SourceSettings(**values)
 
 
 def _read_url(value: Any) -> str:

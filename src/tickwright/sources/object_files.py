@@ -20,7 +20,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.audiences import AudienceFile, FileFacts
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources.file_sources import FileSource
-from tickwright.sources.named import SourceTerms
+from tickwright.sources.named import SourceSettings
 from tickwright.sources.query_process import (
     PLACE,
     TOO_MUCH_MEMORY,
@@ -152,7 +152,7 @@ class _Local:
     def __init__(self, key: str, order: str, facts: FileFacts, database: Path) -> None:
         self.key, self.order, self.facts, self.database = key, order, facts, database
         url = database.as_uri().replace("file", "duckdb", 1)
-        terms = SourceTerms(url="", connections_max=READERS_MAX)
+        terms = SourceSettings(url="", connections_max=READERS_MAX)
         self.source = FileSource(key, url, terms, lambda: database.parent)
         self.readers = 0
 

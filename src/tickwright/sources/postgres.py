@@ -32,7 +32,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.placeholders import Bound, bare, bind
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
-from tickwright.sources.named import SourceTerms
+from tickwright.sources.named import SourceSettings
 from tickwright.sources.postgres_types import SPELLING, TEXT_OID, as_parameter, columns_of, instants_of
 from tickwright.sources.rows import CHUNK_ROWS, ROW_BYTES_MAX, cells_of, is_full, row_too_large, weighed
 from tickwright.store.queries import load
@@ -139,7 +139,7 @@ def conninfo_of(name: str, url: str) -> str:
     return make_conninfo(**{**_HABITS, **said, "client_encoding": "utf8"})
 
 
-class Talk:
+class QueryTalk:
     """One conversation with a server: until when it may last, and how its end is told.
 
     Args:
@@ -178,7 +178,7 @@ class Connections:
         self._idle: list[Connection] = []
 
     @contextlib.asynccontextmanager
-    async def transaction(self, talk: Talk) -> AsyncIterator[Connection]:
+    async def transaction(self, talk: QueryTalk) -> AsyncIterator[Connection]:
         """Give a connection in a transaction that cannot write, with the terms of a query; leaving ends what runs.
 
         Raises:
@@ -196,7 +196,7 @@ class Connections:
         finally:
             self._places.release()
 
-    async def _begin(self, talk: Talk) -> Connection:
+    async def _begin(self, talk: QueryTalk) -> Connection:
         while self._idle:
             kept = self._idle.pop()
             with contextlib.suppress(Unavailable, TimeoutError):
@@ -236,7 +236,7 @@ class Connections:
             await connection.close()
 
 
-async def _prepare(connection: Connection, talk: Talk) -> Connection:
+async def _prepare(connection: Connection, talk: QueryTalk) -> Connection:
     timeout_ms = max(1, talk.allowed // timedelta(milliseconds=1))
     try:
         async with talk.in_time():
@@ -296,7 +296,7 @@ class PostgresSource:
 
     dialect: Dialect = "postgresql"
 
-    def __init__(self, name: str, url: str, terms: SourceTerms, *, mask: Callable[[str], str]) -> None:
+    def __init__(self, name: str, url: str, terms: SourceSettings, *, mask: Callable[[str], str]) -> None:
         self.name = name
         self._terms, self._mask = terms, mask
         self._connections = Connections(conninfo_of(name, url), terms.connections_max)
@@ -321,7 +321,7 @@ class PostgresSource:
         """
         bound = bind(sql, values, "${}".format)
         texts = [as_parameter(number, value) for number, value in enumerate(bound.values, 1)]
-        talk = Talk(self.name, min(timeout, self._terms.statement_timeout), self._mask)
+        talk = QueryTalk(self.name, min(timeout, self._terms.statement_timeout), self._mask)
         async with self._connections.transaction(talk) as connection:
             if within is None:
                 await _check_one_query(connection, talk, bound, sql)
@@ -336,7 +336,7 @@ class PostgresSource:
         await self._connections.aclose()
 
 
-async def _check_one_query(connection: Connection, talk: Talk, bound: Bound, sql: str) -> None:
+async def _check_one_query(connection: Connection, talk: QueryTalk, bound: Bound, sql: str) -> None:
     """Have PostgreSQL parse it where its grammar takes one query and nothing else; nothing is run.
 
     Raises:
@@ -357,7 +357,7 @@ def _types(bound: Bound, count: int) -> list[int]:
 class PostgresRows:
     """An open query."""
 
-    def __init__(self, connection: Connection, talk: Talk, bound: Bound, sql: str) -> None:
+    def __init__(self, connection: Connection, talk: QueryTalk, bound: Bound, sql: str) -> None:
         self._pg, self._talk, self._bound, self._sql = connection.pgconn, talk, bound, sql
         self._of = f"source {talk.name}"
         self._values = Transformer.from_context(SPELLING)

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import NOT_UTF8, Column
-from tickwright.sources.confined import Problem, bound, confine, is_light, limit, own_output, tell
+from tickwright.sources.confined import Problem, bound, confine, has_released_memory, limit, take_stdout, tell
 from tickwright.sources.named import STATEMENT_TIMEOUT_MAX
 from tickwright.sources.query_process import (
     DATA_BYTES,
@@ -144,7 +144,7 @@ def main(parent: int) -> None:
     Args:
         parent: The process that asks.
     """
-    answers = own_output()
+    answers = take_stdout()
     os.set_blocking(sys.stderr.fileno(), False)  # what nobody reads stops nothing
     confine(parent)
     for left in reversed(range(QUERIES_MAX)):
@@ -157,7 +157,7 @@ def main(parent: int) -> None:
             last: Rows | Loaded | Failed = _loaded(asked) if isinstance(asked, Load) else _answered(asked, answers)
         except (Rejected, Unavailable) as error:
             last = Failed(Problem.of(error))
-        last = structs.replace(last, again=left > 0 and is_light(IDLE_BYTES_MAX))
+        last = structs.replace(last, again=left > 0 and has_released_memory(IDLE_BYTES_MAX))
         write_answer(answers, last)
         if not last.again:
             break

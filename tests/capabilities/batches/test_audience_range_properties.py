@@ -14,7 +14,7 @@ from kit.audiences import DATABASES, NOW
 from kit.postgres import as_reader
 from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.batches.audience.schema import read_audience
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1, max_size=5)
 LETTERS = st.text("aAbBäÄ -_1'\\:$", min_size=1, max_size=4)
@@ -45,7 +45,7 @@ def literal(key: str | int) -> str:
 
 async def ranges(url: str, keys: list[Any], rows: int) -> tuple[list[int], list[list[str]]]:
     """Return what was planned for each range, and who was in it."""
-    sources = Sources({"s": SourceTerms(url=as_reader(url))}, lambda _: None)
+    sources = Sources({"s": SourceSettings(url=as_reader(url))}, lambda _: None)
     query = "\nUNION ALL ".join(f"SELECT {literal(key)} AS id" for key in keys)
     terms = read_audience({"source": "s", "query": query, "key": "id"})
     async with Audiences(sources, None).open(terms) as audience:

@@ -11,7 +11,7 @@ from kit.audiences import NOW, AudienceWorld, OlderThan, audience_world
 from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 INT64 = 2**63
 ODD = [
@@ -152,7 +152,7 @@ async def test_a_folder_of_files_is_a_source(tmp_path: Path) -> None:
     Its keys are texts, and so is their order.
     """
     (tmp_path / "clients.csv").write_text("id,age\n" + "\n".join(f"{number},{number}" for number in range(25)))
-    sources = Sources({"folder": SourceTerms(url=f"files://{tmp_path}")}, lambda _: None)
+    sources = Sources({"folder": SourceSettings(url=f"files://{tmp_path}")}, lambda _: None)
     terms = read_audience({"source": "folder", "table": "clients", "key": "id", "fields": {"age": "int"}})
     async with Audiences(sources, None).open(terms) as audience:
         planned = [chunk async for chunk in audience.cut(10)]

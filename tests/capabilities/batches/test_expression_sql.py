@@ -17,7 +17,7 @@ from kit.postgres import as_reader
 from kit.servers import PostgresServer
 from tickwright.capabilities.batches.expressions import Expression, compile_expression
 from tickwright.ports.batches import Dialect, FieldType, Verdict
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 NOW = datetime(2026, 3, 1, 9, 30, 0, 1, tzinfo=UTC)
 FIELDS: dict[str, FieldType] = {
@@ -174,7 +174,7 @@ def question(made: Made, clients: Clients, dialect: Dialect) -> tuple[str, dict[
 
 async def answers(places: Mapping[Dialect, str], made: Made, clients: Clients) -> dict[Dialect, list[tuple[Any, ...]]]:
     """Ask each database."""
-    sources = Sources({name: SourceTerms(url=as_reader(url)) for name, url in places.items()}, lambda _: None)
+    sources = Sources({name: SourceSettings(url=as_reader(url)) for name, url in places.items()}, lambda _: None)
     told: dict[Dialect, list[tuple[Any, ...]]] = {}
     try:
         for dialect in places:

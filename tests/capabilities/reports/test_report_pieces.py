@@ -13,7 +13,7 @@ from kit.postgres import as_reader
 from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Rejected
 from tickwright.sources import postgres
-from tickwright.sources.named import Sources, SourceTerms
+from tickwright.sources.named import Sources, SourceSettings
 from tickwright.sources.rows import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, ROW_BYTES_MAX, gathered, weight_bytes
 
 ROWS, ROW_BYTES = 1_000, 1_000_000
@@ -42,7 +42,7 @@ async def of_a_function(_url: str, _folder: Path) -> AsyncIterator[Mapping[str, 
 
 def query(url: str, sql: str) -> Any:
     """Open a query on a source."""
-    source = Sources({"a": SourceTerms(url=as_reader(url))}, lambda _: None).get("a")
+    source = Sources({"a": SourceSettings(url=as_reader(url))}, lambda _: None).get("a")
     return source.query(sql, {}, timeout=timedelta(minutes=4))
 
 

@@ -317,7 +317,7 @@ async def test_a_part_has_a_bound(alone: ReportWorld) -> None:
         assert await left(desk) == []
 
 
-@pytest.mark.parametrize("point", ["reports.delivery_spooled", "reports.delivery_kept"])
+@pytest.mark.parametrize("point", ["reports.delivery_spooled", "reports.delivery_stored"])
 async def test_a_report_that_ends_while_rows_come_takes_none(reports: ReportWorld, point: str) -> None:
     """Cancelled between the first byte and the ledger's write: 409, and nothing stays, in no place."""
     stops = Stops()
@@ -348,7 +348,7 @@ class GoneAt:
 
 async def test_an_answer_that_was_lost_costs_nothing(reports: ReportWorld) -> None:
     """Broken off between the mark and the ledger: the next delivery finds what was marked first, and that counts."""
-    async with paid_api(reports, probe=GoneAt("reports.delivery_kept")) as desk:
+    async with paid_api(reports, probe=GoneAt("reports.delivery_stored")) as desk:
         report_id = await desk.asked("paid", conditions={"country": "NL"})
         assert (await deliver(desk, report_id)).status == 503
         assert (await desk.world.part(report_id, "payments"))["state"] == "due"
@@ -428,6 +428,6 @@ async def test_a_delivery_that_deletes_what_others_have_put_away_is_found(
     noted: ReportApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant: the object that the ledger names is gone."""
-    mutate(monkeypatch, Deliveries._told, "ours and kept", "kept")
+    mutate(monkeypatch, Deliveries._not_taken, "ours and stored", "stored")
     with pytest.raises(AssertionError, match="was deleted"):
         await check_the_object_that_counts(noted)

@@ -50,7 +50,7 @@ async def test_queries_of_one_type_that_do_not_end_keep_no_other_type_waiting(al
         for number in range(3):
             quick = await alone.request(query("SELECT 1 AS v"), {"n": number}, kind=f"quick{number % 2}")
             assert await alone.table(await alone.finished(quick)) == [["1"]]
-        await process.listener.hear(slow[-1], "a")  # an announced one has no other rights
+        await process.listener.claim_announced(slow[-1], "a")  # an announced one has no other rights
         assert await counted(alone, "running", "slow") == 2
         assert await alone.cancel(slow[0])
 
@@ -82,7 +82,7 @@ async def test_parts_that_are_announced_at_once_take_no_more_places_than_there_a
     async with alone.process({"a": waits}, at_once=1) as process:
         asked = [await alone.request(plan_of("a"), {"n": number}, kind=kind) for number, kind in enumerate("aabbcc")]
         try:
-            await asyncio.gather(*(process.listener.hear(report, "a") for report in asked))
+            await asyncio.gather(*(process.listener.claim_announced(report, "a") for report in asked))
             assert sorted([await counted(alone, "running", kind) for kind in "abc"]) == [0, 1, 1]
         finally:
             gate.set()

@@ -21,7 +21,7 @@ from tickwright.capabilities.reports.types.plan import Listener
 from tickwright.capabilities.reports.types.schema import check_definition
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Source
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 from tickwright.sources import postgres as postgres_connections
 from tickwright.sources import postgres as postgres_source
 
@@ -93,7 +93,7 @@ def mark(pg_server: PostgresServer) -> Iterator[Path]:
 @pytest.fixture
 async def shop(empty_database_url: str) -> AsyncIterator[Source]:
     """A database as a source, read by a plain role."""
-    sources = Sources({"shop": SourceTerms(url=as_reader(empty_database_url))}, lambda _: None)
+    sources = Sources({"shop": SourceSettings(url=as_reader(empty_database_url))}, lambda _: None)
     run(empty_database_url, "CREATE TABLE secrets (id int)")
     yield sources.get("shop")
     await sources.aclose()
@@ -212,7 +212,7 @@ async def test_a_role_that_may_do_more_than_read_is_refused(
     """Its own powers, inherited or not, and those that it may take on: nothing of a query is sent."""
     create = made.replace("LOGIN", f"LOGIN PASSWORD '{pg_server.password}'", 1)
     run(pg_server.url, f"CREATE ROLE attacker {create}")
-    sources = Sources({"shop": SourceTerms(url=attacker)}, lambda _: None)
+    sources = Sources({"shop": SourceSettings(url=attacker)}, lambda _: None)
     with pytest.raises(Rejected) as refused:
         await ask(sources.get("shop"), "SELECT 1")
     assert refused.value.code == "source_role_too_powerful"
@@ -227,7 +227,7 @@ async def test_a_role_that_creates_roles_is_refused_where_it_could_grant_itself_
 ) -> None:
     """Up to PostgreSQL 15 it may grant any role but a superuser's; from 16 on only those that it administers."""
     run(pg_server.url, f"CREATE ROLE attacker LOGIN CREATEROLE PASSWORD '{pg_server.password}'")
-    sources = Sources({"shop": SourceTerms(url=attacker)}, lambda _: None)
+    sources = Sources({"shop": SourceSettings(url=attacker)}, lambda _: None)
     with psycopg.connect(attacker) as connection:
         is_old = connection.info.server_version < 160000
     if is_old:
@@ -243,7 +243,7 @@ async def test_a_role_that_becomes_powerful_is_refused_on_kept_connections_too(
 ) -> None:
     """The role is asked with each query, so also behind a failover and a pooler; made plain again, it is served."""
     run(pg_server.url, f"CREATE ROLE attacker LOGIN PASSWORD '{pg_server.password}'")
-    sources = Sources({"shop": SourceTerms(url=attacker)}, lambda _: None)
+    sources = Sources({"shop": SourceSettings(url=attacker)}, lambda _: None)
     assert await ask(sources.get("shop"), "SELECT 1") == [(1,)]
     run(pg_server.url, "GRANT pg_execute_server_program TO attacker")
     with pytest.raises(Rejected, match="pg_execute_server_program"):

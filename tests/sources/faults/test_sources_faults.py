@@ -19,7 +19,7 @@ from kit.tcp_proxy import TcpProxy
 from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column, Rows, Source
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 MINUTE = timedelta(minutes=1)
 MANY = "SELECT generate_series(1, 100000000) AS n, repeat('x', 100) AS text"
@@ -73,7 +73,7 @@ class Interrupted:
 async def test_a_source_that_is_away_may_come_back() -> None:
     """Nothing listens there; the password is in no text."""
     url = f"postgresql://reader:hidden-word@127.0.0.1:{free_port()}/shop"
-    source = Sources({"shop": SourceTerms(url=url)}, no_secrets).get("shop")
+    source = Sources({"shop": SourceSettings(url=url)}, no_secrets).get("shop")
     with pytest.raises(Unavailable) as away:
         await first_of(source, "SELECT 1")
     assert away.value.code == "source_unavailable"
@@ -83,7 +83,7 @@ async def test_a_source_that_is_away_may_come_back() -> None:
 async def test_a_wrong_password_is_no_fault_of_the_query(pg_server: PostgresServer) -> None:
     """Somebody may put it right; it is not repeated."""
     url = pg_server.url.replace(pg_server.password, "hidden-word")
-    source = Sources({"shop": SourceTerms(url="${env:URL}")}, {"URL": url}.get).get("shop")
+    source = Sources({"shop": SourceSettings(url="${env:URL}")}, {"URL": url}.get).get("shop")
     with pytest.raises(Unavailable, match="password authentication failed") as refused:
         await first_of(source, "SELECT 1")
     assert "hidden-word" not in refused.value.message
@@ -91,7 +91,7 @@ async def test_a_wrong_password_is_no_fault_of_the_query(pg_server: PostgresServ
 
 async def test_a_server_killed_in_the_middle_leaves_no_file(mortal_postgres: PostgresServer, tmp_path: Path) -> None:
     """The part is brought again; the server's next life is found although connections were kept."""
-    sources = Sources({"shop": SourceTerms(url=as_reader(mortal_postgres.url))}, no_secrets)
+    sources = Sources({"shop": SourceSettings(url=as_reader(mortal_postgres.url))}, no_secrets)
     source = sources.get("shop")
 
     async def killed() -> None:
@@ -114,7 +114,7 @@ async def test_a_server_that_falls_silent_costs_the_query_s_time(pg_server: Post
     """Not more: neither the connection nor the cancel is waited for without end."""
     async with TcpProxy("127.0.0.1", pg_server.port) as proxy:
         sources = Sources(
-            {"shop": SourceTerms(url=as_reader(proxy.rewrite(pg_server.url)), connections_max=1)}, no_secrets
+            {"shop": SourceSettings(url=as_reader(proxy.rewrite(pg_server.url)), connections_max=1)}, no_secrets
         )
         source = sources.get("shop")
         if when != "connecting":
@@ -134,7 +134,7 @@ async def test_a_server_that_falls_silent_costs_the_query_s_time(pg_server: Post
 
 async def test_an_operator_who_ends_the_session_costs_an_attempt(pg_server: PostgresServer, tmp_path: Path) -> None:
     """``pg_terminate_backend`` says nothing about the query."""
-    sources = Sources({"shop": SourceTerms(url=as_reader(pg_server.url))}, no_secrets)
+    sources = Sources({"shop": SourceSettings(url=as_reader(pg_server.url))}, no_secrets)
     source = sources.get("shop")
 
     async def ended() -> None:
@@ -150,7 +150,7 @@ async def test_an_operator_who_ends_the_session_costs_an_attempt(pg_server: Post
 
 async def test_a_cancelled_part_leaves_no_file(pg_server: PostgresServer, tmp_path: Path) -> None:
     """However far it was."""
-    sources = Sources({"shop": SourceTerms(url=as_reader(pg_server.url))}, no_secrets)
+    sources = Sources({"shop": SourceSettings(url=as_reader(pg_server.url))}, no_secrets)
     reached = asyncio.Event()
 
     def counted(count: int) -> None:
@@ -204,7 +204,7 @@ async def test_a_source_that_locks_out_is_tried_again(tmp_path: Path) -> None:
     program = f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('open', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", program]
     writer = await asyncio.to_thread(subprocess.Popen, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    source = Sources({"shop": SourceTerms(url=f"duckdb://{path}")}, no_secrets).get("shop")
+    source = Sources({"shop": SourceSettings(url=f"duckdb://{path}")}, no_secrets).get("shop")
     try:
         assert writer.stdout is not None
         await asyncio.to_thread(writer.stdout.readline)
@@ -218,7 +218,7 @@ async def test_a_source_that_locks_out_is_tried_again(tmp_path: Path) -> None:
 
 async def test_a_refused_query_leaves_no_file(pg_server: PostgresServer, tmp_path: Path) -> None:
     """An error behind the first rows comes through as the server says it."""
-    sources = Sources({"shop": SourceTerms(url=as_reader(pg_server.url))}, no_secrets)
+    sources = Sources({"shop": SourceSettings(url=as_reader(pg_server.url))}, no_secrets)
     with no_file_left(tmp_path), pytest.raises(Rejected, match="division by zero"):
         async with sources.get("shop").query(
             "SELECT 1 / (n - 90000) FROM (SELECT generate_series(1, 100000) AS n) AS q", {}, timeout=MINUTE
@@ -232,10 +232,10 @@ import asyncio, resource, sys
 from datetime import timedelta
 from pathlib import Path
 from tickwright.capabilities.reports.parts.spool import write_part
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 async def main():
-    source = Sources({"shop": SourceTerms(url="${env:URL}")}, {"URL": sys.argv[1]}.get).get("shop")
+    source = Sources({"shop": SourceSettings(url="${env:URL}")}, {"URL": sys.argv[1]}.get).get("shop")
     sql = "SELECT generate_series(1, 20000) AS n, repeat('x', 10000) AS text"
     async with source.query(sql, {}, timeout=timedelta(minutes=1)) as rows:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

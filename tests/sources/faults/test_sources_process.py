@@ -29,7 +29,7 @@ from kit.merges import lives, status_bytes
 from kit.waiting import eventually, eventually_async
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources import Sources, SourceTerms, file_sources, query_process
+from tickwright.sources import Sources, SourceSettings, file_sources, query_process
 from tickwright.sources.confined import Problem
 from tickwright.sources.file_sources import FileSource
 from tickwright.sources.object_files import ObjectFiles
@@ -65,10 +65,10 @@ SORTED = (
 PARENT = """
 import asyncio, sys
 from datetime import timedelta
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 async def main():
-    source = Sources({"folder": SourceTerms(url=f"files://{sys.argv[1]}")}, str).get("folder")
+    source = Sources({"folder": SourceSettings(url=f"files://{sys.argv[1]}")}, str).get("folder")
     task = asyncio.create_task(source.query(sys.argv[2], {}, timeout=timedelta(minutes=10)).__aenter__())
     while not source.processes.pids:
         await asyncio.sleep(0.01)
@@ -97,7 +97,7 @@ async def source(tmp_path: Path, spill: Path) -> AsyncIterator[FileSource]:
     files = tmp_path / "files"
     files.mkdir()
     (files / "users.csv").write_text("id,name\n1,ann\n2,bob\n")
-    sources = Sources({"folder": SourceTerms(url=f"files://{files}")}, lambda _: None, lambda: spill)
+    sources = Sources({"folder": SourceSettings(url=f"files://{files}")}, lambda _: None, lambda: spill)
     found = cast("FileSource", sources.get("folder"))
     yield found
     await sources.aclose()
@@ -321,7 +321,7 @@ async def test_many_queries_at_once_leave_one_idle_process(source: FileSource) -
 
 async def test_closing_a_source_ends_the_query_that_runs(tmp_path: Path, spill: Path) -> None:
     """Nothing works on for a source that is closed."""
-    sources = Sources({"folder": SourceTerms(url=f"files://{tmp_path}")}, lambda _: None, lambda: spill)
+    sources = Sources({"folder": SourceSettings(url=f"files://{tmp_path}")}, lambda _: None, lambda: spill)
     source = cast("FileSource", sources.get("folder"))
     task = asyncio.create_task(rows_of(source, DEAF))
     await eventually_async(lambda: source.processes.pids != [])
@@ -350,7 +350,7 @@ async def test_nothing_is_left_in_the_temporary_folder(tmp_path: Path, monkeypat
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    sources = Sources({"folder": SourceTerms(url=f"files://{tmp_path}")}, lambda _: None)
+    sources = Sources({"folder": SourceSettings(url=f"files://{tmp_path}")}, lambda _: None)
     source = cast("FileSource", sources.get("folder"))
     await rows_of(source, SORTED.replace("4000000", "2000000"))
     for sql in ("SELECT nothing", "SELEKT", DEAF):

@@ -22,7 +22,7 @@ from kit.merges import lives, status_bytes
 from kit.waiting import eventually, eventually_async
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import NOT_UTF8
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 from tickwright.sources.file_sources import FileSource
 from tickwright.sources.query_process import Rows, read_answer
 
@@ -39,10 +39,10 @@ SORTED = f"{SLOW} ORDER BY 2, 1"
 PROGRAM = """
 import asyncio, sys
 from datetime import timedelta
-from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import Sources, SourceSettings
 
 async def main():
-    source = Sources({"shop": SourceTerms(url=f"sqlite://{sys.argv[1]}")}, str).get("shop")
+    source = Sources({"shop": SourceSettings(url=f"sqlite://{sys.argv[1]}")}, str).get("shop")
     async with source.query(sys.argv[2], {}, timeout=timedelta(seconds=float(sys.argv[3]))) as rows:
         print([row async for piece in rows for row in piece])
 
@@ -73,7 +73,7 @@ def database(tmp_path: Path) -> Path:
 @pytest.fixture
 async def source(database: Path, spill: Path) -> AsyncIterator[FileSource]:
     """It as a source with one place; a query leaves nothing where it spilled, however it ended."""
-    terms = SourceTerms(url=f"sqlite://{database}", connections_max=1)
+    terms = SourceSettings(url=f"sqlite://{database}", connections_max=1)
     sources = Sources({"shop": terms}, lambda _: None, lambda: spill)
     found = cast("FileSource", sources.get("shop"))
     yield found

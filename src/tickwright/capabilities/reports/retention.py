@@ -1,4 +1,4 @@
-"""Upkeep of reports: files that are not kept any more, what losers and the dead left in the object store, old records.
+"""Retention of reports: files whose time is over, what lost claims left in the object store, old records.
 
 One process at a time does it, under a lease. An object is removed before the record forgets it, so a crash between
 the two costs another look and leaves nothing behind. What is under way is never touched: a report's objects are
@@ -28,7 +28,7 @@ FOLDERS = ("parts", "reports")
 
 
 @dataclass(frozen=True, slots=True)
-class UpkeepTerms:
+class ReportRetentionSettings:
     """How long things are kept, and how often upkeep looks.
 
     Attributes:
@@ -42,7 +42,7 @@ class UpkeepTerms:
     records: timedelta = timedelta(days=90)
 
 
-class Upkeep:
+class ReportRetention:
     """The round of a loop under the lease ``report-upkeep``.
 
     Invariants:
@@ -50,8 +50,8 @@ class Upkeep:
         RPU-2: a round looks at no more than ``BATCHES_MAX`` batches of each kind.
     """
 
-    def __init__(self, objects: ObjectStore, terms: UpkeepTerms | None = None) -> None:
-        self._objects, self.terms = objects, terms or UpkeepTerms()
+    def __init__(self, objects: ObjectStore, terms: ReportRetentionSettings | None = None) -> None:
+        self._objects, self.terms = objects, terms or ReportRetentionSettings()
         self.counts: Counter[str] = Counter()
 
     async def round(self, lease: HeldLease) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tickwright.capabilities.reports.dead_letters import DEAD_CALLS
 from tickwright.capabilities.reports.files import Files
 from tickwright.capabilities.reports.parts.deliveries import BODY_BYTES_MAX, Deliveries
-from tickwright.capabilities.reports.parts.storage import PartPlaces
+from tickwright.capabilities.reports.parts.storage import PartStorage
 from tickwright.capabilities.reports.parts.store import PartsStore
 from tickwright.capabilities.reports.requests.messages import Routes
 from tickwright.capabilities.reports.requests.records import Records, RecordsList
@@ -23,7 +23,7 @@ from tickwright.store.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class ReportResources:
     """Where reports go from this process.
 
     Attributes:
@@ -56,9 +56,9 @@ class ReportsService:
         dead_calls: Calls that were given up.
     """
 
-    def __init__(self, pool: Pool, keeping: Keeping) -> None:
+    def __init__(self, pool: Pool, keeping: ReportResources) -> None:
         cursors, parts = Cursors(pool), PartsStore(pool)
-        places = PartPlaces(parts, keeping.shared, keeping.objects, probe=keeping.probe)
+        places = PartStorage(parts, keeping.shared, keeping.objects, probe=keeping.probe)
         store = RecordsStore(pool, keeping.routes)
         self.types = ReportTypes(pool, cursors)
         self.records = Records(pool, store, self.types, places, keeping.objects)

@@ -27,14 +27,14 @@ from obstore.store import GCSStore, S3Store
 from tickwright.domain.errors import InvariantBroken, Rejected, Unavailable
 from tickwright.ports.objects import StoredObject
 from tickwright.transports.objectstore.errors import (
+    local_file_errors,
     new_file,
     object_missing,
-    of_local_file,
     refused,
     unavailable,
     write_all,
 )
-from tickwright.transports.objectstore.locations import Place, check_key, clean_prefix, labels
+from tickwright.transports.objectstore.locations import Place, check_key, clean_prefix, content_headers
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -59,7 +59,7 @@ _SIGNS = (
 
 
 @contextmanager
-def of_bucket(where: str, what: str) -> Iterator[None]:
+def bucket_errors(where: str, what: str) -> Iterator[None]:
     """Translate what obstore raises; ``what`` is the address of the one object that a "not found" is about, or empty.
 
     ``object_missing`` only where the answer does not say that the bucket itself is missing.
@@ -228,7 +228,7 @@ class BucketStore:
     async def put_file(self, key: str, path: Path) -> int:
         """Upload in one request below 8 MiB, else in parts of 8 MiB, two at once."""
         check_key(key)
-        with of_local_file(path):
+        with local_file_errors(path):
             file = await asyncio.to_thread(path.open, "rb", buffering=0)
         with file:
             size = os.fstat(file.fileno()).st_size
@@ -245,7 +245,7 @@ class BucketStore:
         fetched = 0
         with new_file(path) as target:
             async for piece in self.read(key):
-                with of_local_file(path):
+                with local_file_errors(path):
                     await asyncio.to_thread(write_all, target, piece)
                 fetched += len(piece)
         return fetched
@@ -256,7 +256,7 @@ class BucketStore:
         meta = await self._head(key)
         for first in range(start, meta["size"], RANGE_BYTES):
             end = min(first + RANGE_BYTES, meta["size"])
-            with of_bucket(self._where, self.address(key)):
+            with bucket_errors(self._where, self.address(key)):
                 data = await self._bounded(self._range(key, first, end, meta["e_tag"]))
             if len(data) != end - first:
                 raise unavailable(self.address(key), f"{len(data)} bytes of {end - first} came back")
@@ -284,7 +284,7 @@ class BucketStore:
         """Return at most ``limit`` objects below ``prefix``; ``a/b`` is not below ``a/bc``."""
         below = clean_prefix(prefix)
         found: list[StoredObject] = []
-        with of_bucket(self._where, ""):
+        with bucket_errors(self._where, ""):
             pages = self._store.list(below or None, chunk_size=max(1, min(limit, KEYS_AT_ONCE))).__aiter__()
             while len(found) < limit:
                 page = await self._bounded(_next_page(pages))
@@ -301,27 +301,27 @@ class BucketStore:
         check_key(key)
         if not timedelta() < lasts <= LINK_LASTS_MAX:
             raise InvariantBroken("invalid_link", "a link lasts up to seven days")
-        with of_bucket(self._where, ""):
+        with bucket_errors(self._where, ""):
             return await self._bounded(obstore.sign_async(self._store, "GET", key, lasts))
 
     def close(self) -> None:
         """Do nothing: connections end by themselves when they are idle."""
 
     async def _send(self, key: str, file: FileIO, path: Path) -> int:
-        with of_local_file(path):
+        with local_file_errors(path):
             data = await asyncio.to_thread(file.read)
-        with of_bucket(self._where, ""):
-            await self._bounded(self._store.put_async(key, data, use_multipart=False, attributes=labels(key)))
+        with bucket_errors(self._where, ""):
+            await self._bounded(self._store.put_async(key, data, use_multipart=False, attributes=content_headers(key)))
         return len(data)
 
     async def _send_parts(self, key: str, file: FileIO, path: Path, size: int) -> int:
-        with of_bucket(self._where, ""):
+        with bucket_errors(self._where, ""):
             writer: Any = obstore.open_writer_async(
                 self._store,
                 key,
                 buffer_size=max(PART_BYTES, -(-size // PARTS_MAX)),
                 max_concurrency=PARTS_AT_ONCE,
-                attributes=labels(key),
+                attributes=content_headers(key),
             )
             try:
                 sent = await self._write(writer, file, path)
@@ -334,7 +334,7 @@ class BucketStore:
     async def _write(self, writer: Any, file: FileIO, path: Path) -> int:
         sent = 0
         while True:
-            with of_local_file(path):
+            with local_file_errors(path):
                 piece = await asyncio.to_thread(file.read, PIECE_BYTES)
             if not piece:
                 return sent
@@ -361,9 +361,9 @@ class BucketStore:
 
         Its no to HEAD has no body: it says neither why, nor whether the bucket itself is missing. GET says both.
         """
-        with suppress(Rejected), of_bucket(self._where, self.address(key)):
+        with suppress(Rejected), bucket_errors(self._where, self.address(key)):
             return await self._bounded(self._store.head_async(key))
-        with of_bucket(self._where, self.address(key)):
+        with bucket_errors(self._where, self.address(key)):
             return (await self._bounded(self._store.get_async(key))).meta
 
     async def _range(self, key: str, start: int, end: int, e_tag: str | None) -> bytes:
@@ -373,7 +373,7 @@ class BucketStore:
 
     async def _delete(self, keys: list[str]) -> None:
         try:
-            with of_bucket(self._where, "one of several"):
+            with bucket_errors(self._where, "one of several"):
                 await self._bounded(self._store.delete_async(keys))
         except Rejected as error:  # Google's store says of a missing object that it is missing
             if error.code != "object_missing":

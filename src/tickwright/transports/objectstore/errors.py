@@ -31,7 +31,7 @@ def object_missing(where: str) -> Rejected:
 
 
 @contextmanager
-def of_folder(where: str) -> Iterator[None]:
+def folder_errors(where: str) -> Iterator[None]:
     """Translate what the disk under a folder of objects says."""
     try:
         yield
@@ -41,7 +41,7 @@ def of_folder(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def of_local_file(path: Path) -> Iterator[None]:
+def local_file_errors(path: Path) -> Iterator[None]:
     """Translate what the disk says of a file that the caller gave."""
     try:
         yield
@@ -60,7 +60,7 @@ def of_local_file(path: Path) -> Iterator[None]:
 @contextmanager
 def new_file(path: Path) -> Iterator[int]:
     """Give an open, empty file at ``path``; it is removed when the block fails."""
-    with of_local_file(path):
+    with local_file_errors(path):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         yield fd

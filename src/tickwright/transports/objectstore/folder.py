@@ -29,10 +29,10 @@ from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import random_token
 from tickwright.ports.objects import StoredObject
 from tickwright.transports.objectstore.errors import (
+    folder_errors,
+    local_file_errors,
     new_file,
     object_missing,
-    of_folder,
-    of_local_file,
     unavailable,
     write_all,
 )
@@ -206,7 +206,7 @@ class FolderStore:
         self._place = place
         self._root = Path(place.path)
         self._uploads = self._root / UPLOADS
-        with of_folder(place.path):
+        with folder_errors(place.path):
             self._uploads.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
             sweep(self._uploads)
         self._threads = Threads(stalled_after_s=stalled_after_s)
@@ -259,9 +259,9 @@ class FolderStore:
         self._threads.close()
 
     def _put(self, key: str, path: Path, beat: Beat) -> int:
-        with of_local_file(path):
+        with local_file_errors(path):
             source = path.open("rb", buffering=0)
-        with source, of_folder(self.address(key)), incoming(self._uploads) as file:
+        with source, folder_errors(self.address(key)), incoming(self._uploads) as file:
             copied = _copy_in(source, path, file.fd, beat)
             self._publish(file, key)
             return _kept(self._root / key, copied)
@@ -292,7 +292,7 @@ class FolderStore:
             fetched = 0
             while piece := self._piece(key, source):
                 beat()
-                with of_local_file(path):
+                with local_file_errors(path):
                     write_all(target, piece)
                 fetched += len(piece)
             if fetched != (size := os.fstat(source.fileno()).st_size):
@@ -300,7 +300,7 @@ class FolderStore:
             return fetched
 
     def _open(self, key: str) -> FileIO:
-        with of_folder(self.address(key)):
+        with folder_errors(self.address(key)):
             try:
                 fd = os.open(self._root / key, _READ)
             except (FileNotFoundError, NotADirectoryError):
@@ -312,11 +312,11 @@ class FolderStore:
             return FileIO(fd)
 
     def _piece(self, key: str, source: FileIO) -> bytes:
-        with of_folder(self.address(key)):
+        with folder_errors(self.address(key)):
             return source.read(PIECE_BYTES) or b""
 
     def _size(self, key: str) -> int | None:
-        with of_folder(self.address(key)):
+        with folder_errors(self.address(key)):
             try:
                 found = (self._root / key).lstat()
             except (FileNotFoundError, NotADirectoryError):
@@ -328,7 +328,7 @@ class FolderStore:
         for key in keys:
             beat()
             target = self._root / key
-            with of_folder(self.address(key)):
+            with folder_errors(self.address(key)):
                 self._root.stat()
                 with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                     target.unlink()
@@ -342,7 +342,7 @@ class FolderStore:
 
     def _list(self, below: str, limit: int, beat: Beat) -> list[StoredObject]:
         found: list[StoredObject] = []
-        with of_folder(self.address(below)):
+        with folder_errors(self.address(below)):
             self._root.stat()
             for entry in self._walk(self._root / below, beat):
                 if len(found) >= limit:
@@ -383,7 +383,7 @@ def _copy_in(source: FileIO, path: Path, target: int, beat: Beat) -> int:
 
 
 def _read_local(source: FileIO, path: Path) -> bytes:
-    with of_local_file(path):
+    with local_file_errors(path):
         return source.read(PIECE_BYTES) or b""
 
 

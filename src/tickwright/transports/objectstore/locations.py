@@ -103,7 +103,7 @@ def clean_prefix(prefix: str) -> str:
     return cleaned
 
 
-def labels(key: str) -> dict[str, str]:
+def content_headers(key: str) -> dict[str, str]:
     """Return what a browser is told with the object: what it is, and to save it under its name, never to show it."""
     name = key.rpartition("/")[2]
     kind = _KINDS.get(name.rpartition(".")[2].lower(), "application/octet-stream")

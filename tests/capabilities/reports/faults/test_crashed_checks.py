@@ -9,7 +9,6 @@ import pytest
 from kit.reports import Process, ReportWorld, plan_of
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.merge import supervisor as report_supervisor
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
 from tickwright.capabilities.reports.parts.listeners import ReportListener
 from tickwright.capabilities.reports.parts.store import PartsStore
@@ -123,6 +122,6 @@ async def test_the_suite_notices_a_check_of_steps_that_crashes_alone(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check as a task of its own."""
-    monkeypatch.setattr(report_supervisor, "TaskGroup", Detached)
+    monkeypatch.setattr(claiming, "TaskGroup", Detached)
     with pytest.raises(pytest.fail.Exception, match="goes on without the check"):
         await check_a_cancelled_step_ends(alone, crashes_once(monkeypatch, RecordsStore, "held", CRASHES[0]))

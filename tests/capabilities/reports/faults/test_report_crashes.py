@@ -76,7 +76,7 @@ async def test_a_merge_that_kills_its_process_is_given_up(report_worlds: ReportW
     async with world.process(functions()):
         row = await world.over(second)
     assert (row["error_code"], row["status"]) == ("merge_lost", "failed")
-    assert "lost again and again" in row["error"]
+    assert "was lost in each of 10 tries" in row["error"]
 
 
 def merging(world: ReportWorld) -> list[str]:

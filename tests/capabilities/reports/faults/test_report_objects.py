@@ -17,7 +17,7 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.transports.objectstore.opening import open_store
 
-PART, FILE = "reports.part_brought", "reports.merged"
+PART, FILE = "reports.part_fetched", "reports.merged"
 CUT_BYTES = 100_000
 
 

@@ -75,9 +75,9 @@ async def test_what_is_said_to_one_listener_is_in_its_queue_alone(reports: Repor
 
 async def test_a_listener_added_later_hears_of_what_follows_and_of_what_it_is_told(reports: Reports) -> None:
     """What was said before is not for it; its queue is made by whoever announces, before there is a process of it."""
-    await reports.tell_all("before")
+    await reports.announce_stage("before")
     await reports.prepare("fees")
-    await reports.tell_all("after")
+    await reports.announce_stage("after")
     await reports.tell("fees", "again")
     async with reports.consumer("fees", 2) as source:
         assert [(await taken(source)).message_id, (await taken(source)).message_id] == ["after", "again"]
@@ -128,7 +128,7 @@ async def test_delays_of_different_lengths_hold_one_another_up_by_nothing(report
 
 async def test_what_cannot_be_read_is_buried_with_a_reason_and_can_go_back_to_its_listener(reports: Reports) -> None:
     """One queue for the dead letters of all; each goes back under the name that it died under."""
-    await reports.tell_all("garbage", body=b"\xff")
+    await reports.announce_stage("garbage", body=b"\xff")
     for listener in ("users", "tags"):
         async with reports.consumer(listener) as source:
             assert await source.dead_letter(await taken(source), "not_json", f"{listener} cannot read it")
@@ -155,7 +155,7 @@ async def test_a_dead_letter_that_no_queue_takes_stays_and_holds_up_no_other(rep
 
 async def test_a_message_that_kills_every_process_ends_among_the_dead_letters(reports: Reports) -> None:
     """The eleventh delivery is the last; the broker's reason is there, and the other listeners' copies are not."""
-    await reports.tell_all("poison")
+    await reports.announce_stage("poison")
     async with reports.consumer("users") as source:
         for _ in range(REDELIVERIES_MAX + 1):
             await source.release(await taken(source))
@@ -181,7 +181,7 @@ async def test_what_nobody_reads_dies_and_the_dead_make_room(rabbit_server: Rabb
             await channel.exchange_declare(exchange, exchange_type=kind, durable=True)
         for binding in names.bindings():
             await channel.queue_bind(*binding)
-    await reports.tell_all(*"abcd")
+    await reports.announce_stage(*"abcd")
 
     async def the_newest_two() -> bool:
         return await reports.waiting_in(names.dead) == ["c", "d"]
@@ -288,7 +288,7 @@ async def test_the_words_of_a_listeners_source_are_those_of_reports(reports: Rep
 
 async def test_a_killed_node_loses_no_message(mortal: Reports, mortal_rabbit: RabbitServer) -> None:
     """Kill -9 of the broker: what waited, was held and was delayed is there afterwards, for each listener once."""
-    await mortal.tell_all(*"ab")
+    await mortal.announce_stage(*"ab")
     await mortal.tell("users", "c")
     async with mortal.consumer("users", 2) as users:
         delayed, held = await taken(users), await taken(users)
@@ -316,7 +316,7 @@ async def test_a_source_makes_its_queue_where_nobody_has_announced_yet(rabbit_se
     source: RabbitTaskQueue
     async with reports.consumer("early") as source:
         await eventually_async(lambda: source.connected, 30, what="it consumes")
-        await reports.tell_all("first")
+        await reports.announce_stage("first")
         assert (await taken(source)).message_id == "first"
     await reports.remove()
 

@@ -17,7 +17,7 @@ from kit.servers import RedisServer, started
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
 from tickwright.capabilities.reports.merge.steps import Part
-from tickwright.capabilities.reports.parts.storage import HASH_TTL, LostPartError, PartPlaces, _noted
+from tickwright.capabilities.reports.parts.storage import HASH_TTL, LostPartError, PartStorage, _noted
 from tickwright.ports.reports import PartFacts, PartKey
 
 
@@ -114,7 +114,7 @@ async def test_what_comes_late_of_an_older_epoch_is_not_taken(report_worlds: Rep
         await eventually_async(lambda: both.reached_times["reports.merged"] == 1, AGAIN_S)
         path = tmp_path / "late.ndjson"
         path.write_bytes(b'{"id":1,"epoch":1}\n')
-        places = PartPlaces(world.parts, world.shared, world.objects)
+        places = PartStorage(world.parts, world.shared, world.objects)
         facts = PartFacts((), 1, path.stat().st_size, "0" * 64)
         row = await world.record(report)
         assert row["epoch"] == 2
@@ -192,7 +192,7 @@ async def test_two_databases_with_one_prefix_do_not_take_each_others_parts(repor
     assert mine == theirs == 1
     assert row["epoch"] == 1, "the second one's end cost the first one its parts"
     assert (await second.part(theirs, "lefts"))["place"] == "postgres"
-    assert {line.get("code") for line in lines if line["event"] == "reports.redis_away"} == {"hash_not_ours"}
+    assert {line.get("code") for line in lines if line["event"] == "reports.redis_unavailable"} == {"hash_not_ours"}
     assert (await first.hash(1))["status"] == "finished"
     for world in worlds:
         await is_clean(world, 1)
@@ -217,7 +217,7 @@ async def check_note(world: ReportWorld, tmp_path: Path, note: str) -> None:
     key, path = PartKey(2**40, 1, "lefts", "5f"), tmp_path / "part.ndjson"
     path.write_bytes(b'{"id":1}\n')
     await world.shared.put(key, b"[" * 9000, note, ttl=HASH_TTL)
-    places = PartPlaces(world.parts, world.shared, world.objects)
+    places = PartStorage(world.parts, world.shared, world.objects)
     kept = await places.put(key, path, PartFacts((), 1, path.stat().st_size, "0" * 64), plan=plan())
     assert kept is not None
     assert (kept.place, kept.data) == ("postgres", path.read_bytes())
@@ -252,5 +252,5 @@ async def test_a_part_whose_object_was_replaced_by_a_larger_one_is_lost_before_i
     await world.objects.put_file("parts/1/1/lefts-a.ndjson", path)
     part = Part("lefts", 1, required=True, state="done", bytes=4, place="object", object_key="parts/1/1/lefts-a.ndjson")
     with pytest.raises(LostPartError):
-        await PartPlaces(world.parts, None, world.objects).fetch(PartKey(1, 1, "lefts", ""), part, fetched)
+        await PartStorage(world.parts, None, world.objects).fetch(PartKey(1, 1, "lefts", ""), part, fetched)
     assert not fetched.exists()

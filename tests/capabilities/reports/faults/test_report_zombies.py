@@ -21,7 +21,7 @@ from kit.report_faults import (
 )
 from kit.reports import ReportWorld
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports.parts.storage import PartPlaces
+from tickwright.capabilities.reports.parts.storage import PartStorage
 from tickwright.ports.reports import PartFacts
 
 POINTS = ("part_claimed", "part_brought", "part_uploaded", "part_marked", "merging", "merged", "uploaded")
@@ -89,7 +89,7 @@ async def test_what_the_hash_refers_to_is_not_forgotten_by_who_lost(report_world
     """The same, step by step: the second attempt carries the first one's object over, and the first one finds out."""
     world = await report_worlds.make("redis")
     await ask(world)
-    rooms, places = {"function:lefts": 1}, PartPlaces(world.parts, world.shared, world.objects)
+    rooms, places = {"function:lefts": 1}, PartStorage(world.parts, world.shared, world.objects)
     path = world.folder / "rows.ndjson"
     path.write_bytes(b'{"id":1}\n' * 40_000)
     facts = PartFacts((), 40_000, path.stat().st_size, "0" * 64)

@@ -14,7 +14,7 @@ from kit.reports import ReportWorld, report_world
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.parts import storage as part_places
 from tickwright.capabilities.reports.parts import store as parts_store
-from tickwright.capabilities.reports.parts.store import Claim, Kept, PartsStore
+from tickwright.capabilities.reports.parts.store import Claim, PartsStore, StoredPart
 from tickwright.capabilities.reports.requests import store as records_store
 from tickwright.capabilities.reports.requests.store import FinishedFile
 from tickwright.ports.reports import PartFacts, PartKey, Put, PutAnswer
@@ -26,7 +26,7 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 ROOMS = {"function:lefts": 4, "function:rights": 4}
 FACTS = PartFacts((), 1, 9, "0" * 64)
-KEPT = Kept(FACTS, "postgres", data=b'{"id":1}\n')
+KEPT = StoredPart(FACTS, "postgres", data=b'{"id":1}\n')
 FILE = FinishedFile("file:///x", "reports/x", FACTS, {})
 
 

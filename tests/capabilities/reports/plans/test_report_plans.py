@@ -43,7 +43,7 @@ RECORD_CASES = {
     "running_report": (["u0", "x" * 64], {"reports": {"reports_running"}}),
     "lock_report": ([50], {"reports": PKEY}),
     "note_querying": ([[50, 100]], {"reports": PKEY}),
-    "ring_if_complete": ([50, 1], {"reports": PKEY, "report_parts": PARTS_PKEY}),
+    "notify_if_complete": ([50, 1], {"reports": PKEY, "report_parts": PARTS_PKEY}),
     "claim_steps": ([1, 4, 0, ["sales"], 1], {"reports": {"reports_steps", "reports_pkey"}}),
     "next_step_in": ([], {"reports": {"reports_steps"}}),
     "report_parts": ([50], {"report_parts": PARTS_PKEY}),
@@ -64,7 +64,7 @@ RECORD_CASES = {
     "fail_report": ([50, 0, 7, "c", "t", "{}"], {"reports": PKEY}),
     "cancel_report": ([50], {"reports": PKEY}),
     "notify_end": ([50], {"reports": PKEY}),
-    "stray_steps": ([7, [50], [1]], {"reports": {"reports_owner"}}),
+    "release_unknown_steps": ([7, [50], [1]], {"reports": {"reports_owner"}}),
     "reclaim_steps": ([[7]], {"reports": {"reports_owner"}}),
 }
 PART_CASES = {
@@ -76,7 +76,7 @@ PART_CASES = {
     "fail_part": ([1000, "lefts", 1, 0, 7, "e", None], {"report_parts": PARTS_PKEY}),
     "refuse_part": ([50, "lefts", 1, "e"], {"report_parts": PARTS_PKEY}),
     "release_part": ([1000, "lefts", 0, 7], {"report_parts": PARTS_PKEY}),
-    "stray_parts": ([7, [50], ["lefts"], [1]], {"report_parts": {"report_parts_owner"}}),
+    "release_unknown_parts": ([7, [50], ["lefts"], [1]], {"report_parts": {"report_parts_owner"}}),
     "reclaim_parts": ([[7]], {"report_parts": {"report_parts_owner"}}),
 }
 LONG, HOUR = timedelta(days=3), timedelta(hours=1)
@@ -134,7 +134,7 @@ def test_a_claim_of_parts_reads_what_is_due(reports: Planner) -> None:
         assert plan.scans_of("report_parts") == {"report_parts_due", "report_parts_pkey"}, plan.text
         assert "seq" not in plan.scans_of("reports"), plan.text
         assert plan.blocks < 1500, plan.text
-    statements = {*RECORD_CASES, "insert_report", "insert_parts", "ring", "announce"}
+    statements = {*RECORD_CASES, "insert_report", "insert_parts", "notify", "announce"}
     assert {*RECORDS} == statements, "a new statement of records.sql has a case here"
     assert {*PARTS} == {*PART_CASES, "claim_parts", "put_data", "queries_on", "services"}, "a new one of parts.sql, too"
     assert {*UPKEEP} == {*UPKEEP_CASES}

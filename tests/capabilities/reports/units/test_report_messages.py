@@ -13,15 +13,15 @@ from tickwright.capabilities.reports.requests.messages import (
     BODY_BYTES_MAX,
     FEED_BYTES_MAX,
     LISTENERS_MAX,
+    AnnouncedStage,
     Announcement,
-    Call,
     FutureVersionError,
-    read_call,
-    write_call,
+    read_announcement,
+    write_announcement,
 )
 from tickwright.domain.errors import Rejected
 
-TOLD = Announcement(
+TOLD = AnnouncedStage(
     report_id=1111,
     epoch=2,
     stage=1,
@@ -49,13 +49,13 @@ INSTANTS = st.datetimes(datetime(1971, 1, 1), datetime(2199, 1, 1), timezones=ZO
 
 def message(**changes: Any) -> bytes:
     """Return a sound message with ``changes``; a change to ``...`` leaves the member out."""
-    members: dict[str, Any] = {**json.loads(write_call(TOLD, ["users"], 1)), **changes}
+    members: dict[str, Any] = {**json.loads(write_announcement(TOLD, ["users"], 1)), **changes}
     return json.dumps({name: value for name, value in members.items() if value is not ...}).encode()
 
 
 @given(
     st.builds(
-        Announcement,
+        AnnouncedStage,
         report_id=st.integers(1, 2**63 - 1),
         epoch=st.integers(1, 2**31 - 1),
         stage=st.integers(1, 10),
@@ -68,10 +68,10 @@ def message(**changes: Any) -> bytes:
     st.lists(NAMES, min_size=1, max_size=5, unique=True),
     st.integers(1, 1001),
 )
-def test_a_call_is_read_as_it_was_written(told: Announcement, listeners: list[str], announced: int) -> None:
+def test_a_call_is_read_as_it_was_written(told: AnnouncedStage, listeners: list[str], announced: int) -> None:
     """Every member comes back, instants to the microsecond, values as they are in JSON."""
-    call = read_call(write_call(told, listeners, announced).encode())
-    assert call == Call(
+    call = read_announcement(write_announcement(told, listeners, announced).encode())
+    assert call == Announcement(
         version=1,
         report_id=told.report_id,
         epoch=told.epoch,
@@ -90,17 +90,17 @@ def test_a_call_is_read_as_it_was_written(told: Announcement, listeners: list[st
 def test_garbage_is_refused_and_nothing_else_is_raised(body: bytes) -> None:
     """Whatever bytes or JSON somebody puts into the queue."""
     with pytest.raises((Rejected, FutureVersionError)):
-        read_call(body)
+        read_announcement(body)
 
 
-MEMBERS = sorted(json.loads(write_call(TOLD, ["users"], 1)))
+MEMBERS = sorted(json.loads(write_announcement(TOLD, ["users"], 1)))
 
 
 @given(st.dictionaries(st.sampled_from(MEMBERS), VALUES, min_size=1, max_size=3))
 def test_a_member_of_any_kind_is_sound_or_refused(changes: dict[str, Any]) -> None:
     """What is read keeps its bounds, whatever the members are; nothing but our own refusals is raised."""
     try:
-        call = read_call(message(**changes))
+        call = read_announcement(message(**changes))
     except (Rejected, FutureVersionError):
         return
     assert call.version == 1
@@ -115,7 +115,7 @@ def test_a_member_of_any_kind_is_sound_or_refused(changes: dict[str, Any]) -> No
 def test_no_member_may_be_missing(member: str) -> None:
     """A call without one of them is no call; without a feed it has to say so."""
     with pytest.raises(Rejected) as caught:
-        read_call(message(**{member: ...}))
+        read_announcement(message(**{member: ...}))
     assert caught.value.code == ("unknown_version" if member == "version" else "invalid_message")
 
 
@@ -170,7 +170,7 @@ def test_no_member_may_be_missing(member: str) -> None:
 def test_what_is_wrong_with_a_call_has_a_code(code: str, body: bytes) -> None:
     """Whatever somebody puts into the queue, it is refused by name and nothing else is raised."""
     with pytest.raises(Rejected) as caught:
-        read_call(body)
+        read_announcement(body)
     assert caught.value.code == code
     assert len(caught.value.message) <= 500
 
@@ -178,38 +178,40 @@ def test_what_is_wrong_with_a_call_has_a_code(code: str, body: bytes) -> None:
 def test_a_newer_release_is_not_a_mistake() -> None:
     """Whatever else a message of version 2 says, it is for somebody who knows it."""
     with pytest.raises(FutureVersionError):
-        read_call(b'{"version": 2, "everything": "else"}')
+        read_announcement(b'{"version": 2, "everything": "else"}')
 
 
 def test_members_that_nobody_knows_are_passed_over() -> None:
     """A newer release may add some under version 1."""
-    assert read_call(message(tenant="x", listeners=["users"])) == read_call(message())
+    assert read_announcement(message(tenant="x", listeners=["users"])) == read_announcement(message())
 
 
 def test_a_feed_that_is_too_large_is_left_out_and_the_call_says_so() -> None:
     """A list of a hundred thousand ids is no message; the byte more than 64 KiB decides, counted in UTF-8."""
     filler = FEED_BYTES_MAX - len('{"ids":""}')
     fits = replace(TOLD, feed={"ids": "x" * filler})
-    call = read_call(write_call(fits, ["users"], 1).encode())
+    call = read_announcement(write_announcement(fits, ["users"], 1).encode())
     assert (call.feed, call.feed_omitted) == (fits.feed, False)
     for text in ("x" * (filler + 1), "ü" * (filler // 2 + 1)):
-        written = write_call(replace(TOLD, feed={"ids": text}), ["users"], 1)
+        written = write_announcement(replace(TOLD, feed={"ids": text}), ["users"], 1)
         assert "feed" not in json.loads(written)
-        call = read_call(written.encode())
+        call = read_announcement(written.encode())
         assert (call.feed, call.feed_omitted) == (None, True)
 
 
 def test_a_call_that_went_through_the_outbox_is_the_same_call() -> None:
     """PostgreSQL writes JSON in its own order and with its own spaces: no reader depends on either."""
-    members = json.loads(write_call(TOLD, ["users", "tags"], 3))
+    members = json.loads(write_announcement(TOLD, ["users", "tags"], 3))
     turned = json.dumps(dict(sorted(members.items(), reverse=True)), indent=1)
-    assert read_call(turned.encode()) == read_call(write_call(TOLD, ["users", "tags"], 3).encode())
+    assert read_announcement(turned.encode()) == read_announcement(
+        write_announcement(TOLD, ["users", "tags"], 3).encode()
+    )
 
 
 def test_the_deadline_is_in_utc_and_whole_seconds_have_no_fraction() -> None:
     """A reader in another language gets one form of RFC 3339."""
     said = [
-        json.loads(write_call(replace(TOLD, deadline_at=at), ["users"], 1))["deadline_at"]
+        json.loads(write_announcement(replace(TOLD, deadline_at=at), ["users"], 1))["deadline_at"]
         for at in (
             datetime(2026, 11, 22, 6, 30, tzinfo=timezone(timedelta(hours=2))),
             datetime(2026, 11, 22, 4, 30, 0, 250_000, tzinfo=UTC),

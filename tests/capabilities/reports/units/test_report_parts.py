@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tickwright.capabilities.reports.parts.columns import Kind, Seen, check_type, type_of
-from tickwright.capabilities.reports.parts.json_values import spell
+from tickwright.capabilities.reports.parts.json_values import encode_column
 from tickwright.capabilities.reports.parts.spool import write_ndjson, write_part
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column, PartFacts
@@ -179,10 +179,10 @@ def test_a_type_that_is_found_may_be_declared(seen: Seen) -> None:
 @given(st.lists(ANY, max_size=20), st.integers(0, 20))
 def test_a_column_is_the_same_in_one_piece_and_in_two(values: list[Any], at: int) -> None:
     """The quick way over a whole column and the slow one over each value agree."""
-    whole, first, second = spell(values), spell(values[:at]), spell(values[at:])
+    whole, first, second = encode_column(values), encode_column(values[:at]), encode_column(values[at:])
     assert repr([*first.values, *second.values]) == repr([*whole.values])
     assert first.seen.join(second.seen) == whole.seen
-    single = [spell([value]) for value in values]
+    single = [encode_column([value]) for value in values]
     assert repr([value for one in single for value in one.values]) == repr([*whole.values])
 
 
@@ -190,7 +190,7 @@ def test_a_column_is_the_same_in_one_piece_and_in_two(values: list[Any], at: int
 def test_exact_texts_are_measured_as_exact_numbers(texts: list[str]) -> None:
     """A database's numbers come as texts; their type holds them all."""
     texts = [text for text in texts if len(text) < 30]
-    seen = spell(texts, "DECIMAL").seen
+    seen = encode_column(texts, "DECIMAL").seen
     found = type_of("DECIMAL", seen)
     if any("NaN" in text for text in texts):
         assert found == "VARCHAR"

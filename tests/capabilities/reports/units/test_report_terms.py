@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tickwright.capabilities.reports.types.plan import Listener, Parameter, Plan
-from tickwright.capabilities.reports.types.schema import SqlChecks, check_definition, words_of
+from tickwright.capabilities.reports.types.schema import SqlChecks, check_definition, definition_of
 from tickwright.domain.errors import Rejected
 
 WHOLE = """
@@ -95,7 +95,7 @@ def test_a_definition_is_read_from_its_words() -> None:
 def test_words_of_a_plan_are_read_as_the_same_plan(words: Any) -> None:
     """What GET shows is what PUT takes."""
     plan = check_definition("t", words)
-    assert check_definition("t", words_of(plan)) == plan
+    assert check_definition("t", definition_of(plan)) == plan
 
 
 def test_one_listener_needs_no_merge() -> None:

@@ -231,7 +231,7 @@ class MergeProcesses(LoopService):
             try:
                 process = await MergeProcess.start()
             except TickwrightError as error:
-                _log.warning("reports.merge_process_missing", code=error.code, reason=error.message)
+                _log.warning("reports.merge_process_unavailable", code=error.code, reason=error.message)
                 return AWAY_S
             self._all.add(process)
             self._warm.append(process)

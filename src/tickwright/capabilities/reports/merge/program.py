@@ -25,7 +25,7 @@ from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile, fe
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds, warm_up
 from tickwright.capabilities.reports.types.plan import Format
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.sources.confined import Problem, bound, confine, is_light, own_output, tell
+from tickwright.sources.confined import Problem, bound, confine, has_released_memory, take_stdout, tell
 
 READY, BEGUN = b"ready\n", b"begun\n"
 JOB_BYTES_MAX = 16 * 1024 * 1024
@@ -97,7 +97,7 @@ def main(parent: int) -> None:
     Args:
         parent: The process that asks.
     """
-    answers = own_output()
+    answers = take_stdout()
     confine(parent)
     warm_up()
     tell(answers, READY)
@@ -106,7 +106,7 @@ def main(parent: int) -> None:
         if not line.endswith(b"\n"):
             break
         tell(answers, BEGUN)
-        answer = structs.replace(_answer(job_of(line)), again=left > 0 and is_light(IDLE_BYTES_MAX))
+        answer = structs.replace(_answer(job_of(line)), again=left > 0 and has_released_memory(IDLE_BYTES_MAX))
         tell(answers, line_of(answer))
         if not answer.again:
             break

@@ -44,7 +44,7 @@ from tickwright.capabilities.reports.merge.steps import (
     decide,
     missing_of,
 )
-from tickwright.capabilities.reports.parts.storage import LostPartError, PartPlaces
+from tickwright.capabilities.reports.parts.storage import LostPartError, PartStorage
 from tickwright.capabilities.reports.parts.store import columns_from
 from tickwright.capabilities.reports.requests.store import FinishedFile, RecordsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
@@ -79,7 +79,7 @@ class StepResources:
     """
 
     records: RecordsStore
-    places: PartPlaces
+    places: PartStorage
     objects: ObjectStore
     folder: Path
     merges: MergeProcesses
@@ -252,7 +252,9 @@ class StepRun:
                 self.outcome = "waited"
             case Announce(listeners):
                 await self._resources.places.touch(record.id, record.epoch, record.plan)
-                _log.info("reports.announced_again", report=record.id, listeners=listeners, check=record.checks + 1)
+                _log.info(
+                    "reports.announcement_repeated", report=record.id, listeners=listeners, check=record.checks + 1
+                )
                 self._step.is_ending = True
                 await records.announce_again(record, self._owner, listeners)
                 self.outcome = "announced"

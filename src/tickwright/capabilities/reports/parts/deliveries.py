@@ -1,9 +1,9 @@
-"""Parts from services: whoever hears the exchange in another language brings its part by HTTP.
+"""Parts from services: a program in any language that reads the exchange delivers its part by HTTP.
 
-The rows are written to a file here, checked line by line, put where parts are kept, and only then written into the
+The rows are written to a file, checked line by line, stored with the other parts, and only then written into the
 ledger: a delivery that breaks off leaves nothing. The first delivery of an epoch counts; a service that delivers twice,
-because an answer was lost or a message came again, hears so and has nothing to repair. Deliveries of one part are taken
-in turn, so that its rows use the disk of this process once.
+because an answer was lost or a message came again, is told so and has nothing to repair. Deliveries of one part are
+taken one after the other, so that its rows use the disk of this process once.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from tickwright.capabilities.reports.parts.spool import write_ndjson
-from tickwright.capabilities.reports.parts.storage import PartPlaces
-from tickwright.capabilities.reports.parts.store import Kept, PartsStore
+from tickwright.capabilities.reports.parts.storage import PartStorage
+from tickwright.capabilities.reports.parts.store import PartsStore, StoredPart
 from tickwright.capabilities.reports.requests.records import LISTING, not_found
 from tickwright.capabilities.reports.requests.views import DeliveredPart, PartRefusal, RefusedPart, ServicePart
 from tickwright.capabilities.reports.types.plan import Listener, Plan
@@ -37,7 +37,7 @@ _OVER = frozenset({"merging", "finished", "failed", "cancelled"})
 
 
 class Deliveries:
-    """Takes what services bring.
+    """Takes the parts that services deliver.
 
     Args:
         parts: The ledger.
@@ -47,25 +47,25 @@ class Deliveries:
     Invariants:
         RDL-1: a part is written into the ledger once per epoch, behind rows that are whole.
         RDL-2: what does not count is removed.
-        RDL-3: one delivery of a part at a time is read and put away in this process; other parts wait for none of it.
+        RDL-3: one delivery of a part at a time is read and stored in this process; other parts do not wait for it.
     """
 
     def __init__(
         self,
         pool: Pool,
         parts: PartsStore,
-        places: PartPlaces,
+        storage: PartStorage,
         folder: Callable[[], Path],
         *,
         bytes_max: int = BODY_BYTES_MAX,
         probe: Probe = NO_PROBE,
     ) -> None:
-        self._pool, self._parts, self._places, self._folder = pool, parts, places, folder
+        self._pool, self._parts, self._storage, self._folder = pool, parts, storage, folder
         self._bytes_max, self._probe = bytes_max, probe
         self._turns: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, report_id: int, listener: str) -> ServicePart:
-        """Return what a service needs to bring its part.
+        """Return what a service needs to fetch its part.
 
         Raises:
             Rejected: ``report_not_found``, ``part_not_found`` (404), ``not_a_service``. Permanent.
@@ -93,15 +93,15 @@ class Deliveries:
         Args:
             report_id: Of the record.
             listener: Whose part it is.
-            epoch: As the service was asked.
+            epoch: Of the announcement.
             body: NDJSON, an object per row; at most ``bytes_max`` bytes.
-            caller: Who brings it, for the audit trail.
-            length: Its bytes, where the sender says so before.
+            caller: For the audit trail.
+            length: Its bytes, where the sender gives them in advance.
 
         Raises:
             Rejected: ``report_not_found``, ``part_not_found`` (404); ``not_a_service``; ``part_stale`` (409) with the
                 epoch that counts; ``report_over``, ``stage_not_open``, ``part_given_up`` (409); ``body_too_large``
-                (413); what :func:`write_ndjson` says of a line. Permanent for these rows.
+                (413); the errors of :func:`write_ndjson`. Permanent for these rows.
             Unavailable: ``no_space``, ``object_store_unavailable``; ``part_in_flight``: an earlier delivery is not over
                 after 30 s. Retry.
         """
@@ -121,7 +121,7 @@ class Deliveries:
 
     @asynccontextmanager
     async def _in_turn(self, report_id: int, listener: str) -> AsyncIterator[bool]:
-        """Wait for earlier deliveries of the same part; say whether there was one."""
+        """Wait for earlier deliveries of the same part; give whether there was one."""
         turn = self._turns.setdefault((report_id, listener), asyncio.Lock())
         waited = turn.locked()
         try:
@@ -141,19 +141,19 @@ class Deliveries:
         try:
             facts = await write_ndjson(self._bounded(body), path, declared=_listener(row).columns)
             await self._probe.reached("reports.delivery_spooled", key=key)
-            kept = await self._places.put(key, path, facts, plan=_plan(row))
+            stored = await self._storage.put(key, path, facts, plan=_plan(row))
         finally:
             await asyncio.to_thread(path.unlink, missing_ok=True)
-        if kept is None:
-            return await self._told(key, None, ours=False)
-        ours = kept.facts is facts  # and not what an earlier delivery has marked in Redis
-        await self._probe.reached("reports.delivery_kept", key=key)
-        if await self._parts.deliver(key, row["stage"], row["now"], kept, caller):
-            return _delivered(key, kept.facts, already=not ours)
-        return await self._told(key, kept, ours=ours and kept.place != "postgres")
+        if stored is None:
+            return await self._not_taken(key, None, ours=False)
+        ours = stored.facts is facts  # and not those that an earlier delivery has marked in Redis
+        await self._probe.reached("reports.delivery_stored", key=key)
+        if await self._parts.deliver(key, row["stage"], row["now"], stored, caller):
+            return _delivered(key, stored.facts, already=not ours)
+        return await self._not_taken(key, stored, ours=ours and stored.place != "postgres")
 
     async def refuse(self, report_id: int, listener: str, refusal: PartRefusal, *, caller: Caller) -> RefusedPart:
-        """Take the word of a service that it cannot bring its part: a required one fails the report.
+        """Take a service's refusal to deliver its part: a required one fails the report.
 
         Raises:
             Rejected: As :meth:`deliver`; ``part_done`` (409), its rows are there. Permanent.
@@ -178,9 +178,10 @@ class Deliveries:
         if row is None:
             raise not_found(report_id)
         if row["listener"] is None:
-            raise Rejected("part_not_found", f"report {report_id} expects nothing of {shown(listener)}", status=404)
+            raise Rejected("part_not_found", f"report {report_id} has no part of {shown(listener)}", status=404)
         if row["kind"] != "service":
-            raise Rejected("not_a_service", f"{listener} is a {row['kind']}: its part is brought by a process of ours")
+            text = f"{listener} is a {row['kind']}: a process with the role report-listener fetches its part"
+            raise Rejected("not_a_service", text)
         return row
 
     async def _path(self, report_id: int, listener: str) -> Path:
@@ -201,23 +202,25 @@ class Deliveries:
     def _too_large(self) -> Rejected:
         return Rejected("body_too_large", f"a part has at most {self._bytes_max} bytes", status=413)
 
-    async def _told(self, key: PartKey, kept: Kept | None, *, ours: bool) -> DeliveredPart:
-        """Say what counts, where the ledger did not take it from us. What we have put away goes, unless it is that.
+    async def _not_taken(self, key: PartKey, stored: StoredPart | None, *, ours: bool) -> DeliveredPart:
+        """Answer a delivery that the ledger did not take; its object is removed unless it counts.
 
-        What another delivery has put away stays, because it may count: upkeep removes it with the report's other parts.
+        The object of another delivery stays, because it may count: upkeep removes it with the report's other parts.
 
         Args:
             key: Of the part.
-            kept: What we have put away, or found put away.
-            ours: Whether it has our rows. Then another delivery may have found them, and told the ledger before us.
+            stored: By this delivery, or found in Redis.
+            ours: Whether it has the rows of this delivery. Another one may have found them, and written the ledger.
         """
         row = await self._row(key.report_id, key.listener)
         done = _is_done(row, key.epoch)
         counts = (
-            done and kept is not None and (row["checksum"], row["object_key"]) == (kept.facts.checksum, kept.object_key)
+            done
+            and stored is not None
+            and (row["checksum"], row["object_key"]) == (stored.facts.checksum, stored.object_key)
         )
-        if ours and kept is not None and kept.object_key is not None and not counts:
-            await self._places.drop([kept.object_key])
+        if ours and stored is not None and stored.object_key is not None and not counts:
+            await self._storage.drop([stored.object_key])
         if done:
             return _already(row, ours=ours and counts)
         _check_open(row, key.epoch)
@@ -248,20 +251,20 @@ def _is_failed(row: Any, epoch: int) -> bool:
 
 
 def _check_open(row: Any, epoch: int) -> None:
-    """Refuse what is not expected, or not now."""
+    """Refuse a part that is not expected, or not now."""
     status, name = row["status"], f"{row['listener']} of report {row['report_id']}"
     if status in _OVER:
-        raise _conflict("report_over", f"report {row['report_id']} is {status}; nothing is expected any more", row)
+        raise _conflict("report_over", f"report {row['report_id']} is {status}; it takes no more parts", row)
     if row["epoch"] != epoch:
-        text = f"parts of epoch {row['epoch']} count, not of {epoch}; ask what is wanted now"
+        text = f"parts of epoch {row['epoch']} count, not of {epoch}; fetch the part's state again"
         raise _conflict("part_stale", text, row)
     if row["state"] == "waiting":
         text = f"{name} belongs to stage {row['stage']}, and stage {row['report_stage']} is under way"
         raise _conflict("stage_not_open", text, row)
     if row["state"] == "done":
-        raise _conflict("part_done", f"{name} is there already", row)
+        raise _conflict("part_done", f"{name} is done already", row)
     if row["state"] in {"failed", "dropped"}:
-        raise _conflict("part_given_up", f"{name} is not waited for any more: it is {row['state']}", row)
+        raise _conflict("part_given_up", f"{name} is not expected any more: it is {row['state']}", row)
 
 
 def _conflict(code: str, text: str, row: Any) -> Rejected:
@@ -269,8 +272,8 @@ def _conflict(code: str, text: str, row: Any) -> Rejected:
 
 
 def _busy(row: Any) -> Unavailable:
-    """The ledger moved between two looks, back to where the part is expected; nothing was lost but this delivery."""
-    return Unavailable("part_in_flight", f"report {row['report_id']} changes just now; deliver again")
+    """The ledger changed between two reads, back to where the part is expected; only this delivery is lost."""
+    return Unavailable("part_in_flight", f"report {row['report_id']} is changing; deliver again")
 
 
 def _already(row: Any, *, ours: bool = False) -> DeliveredPart:

@@ -36,39 +36,39 @@ _LONG_NUMBERS = re.compile(r'("(?:[^"\\]|\\.)*")|-?[0-9](?:[0-9.]{15}[0-9.]*(?:[
 _SPACES = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 
 
-class Unspellable(Exception):
+class NotJsonError(Exception):
     """A value that JSON has no word for; whoever knows its row and column says so."""
 
 
-class Spelled(NamedTuple):
+class EncodedColumn(NamedTuple):
     """The values of one column, ready for the encoder, and what was seen of them."""
 
     values: Sequence[Any]
     seen: Seen
 
 
-def spell(values: Sequence[Any], told: str = "") -> Spelled:
+def encode_column(values: Sequence[Any], told: str = "") -> EncodedColumn:
     """Return a column's values as JSON has them. ``told`` is what the source says of its type.
 
     Raises:
-        Unspellable: One of them has no spelling; :func:`first_unspellable` finds it. Permanent.
+        NotJsonError: One of them has no spelling; :func:`first_not_json` finds it. Permanent.
     """
     if told.startswith("DECIMAL"):
-        return Spelled(values, _seen_of_texts(values, told)) if _only(values, str) else _one_by_one(values, told)
+        return EncodedColumn(values, _seen_of_texts(values, told)) if _only(values, str) else _one_by_one(values, told)
     kinds = set(map(type, values))
     kinds.discard(_NONE)
     if not kinds:
-        return Spelled(values, Seen())
+        return EncodedColumn(values, Seen())
     whole = _WHOLE.get(next(iter(kinds))) if len(kinds) == 1 else None
     return whole(values) if whole is not None else _one_by_one(values, told)
 
 
-def first_unspellable(values: Sequence[Any], told: str = "") -> int | None:
+def first_not_json(values: Sequence[Any], told: str = "") -> int | None:
     """Return the place of the first value that has no spelling."""
     for place, value in enumerate(values):
         try:
-            msgspec.json.encode(spell((value,), told).values)
-        except (Unspellable, UnicodeEncodeError):
+            msgspec.json.encode(encode_column((value,), told).values)
+        except (NotJsonError, UnicodeEncodeError):
             return place
     return None
 
@@ -98,30 +98,30 @@ def _seen_of_text(text: str) -> Seen:
     return Seen(Kind.DECIMAL, 0, len(whole.lstrip("0")), len(behind))
 
 
-def _texts(values: Sequence[Any]) -> Spelled:
-    return Spelled(values, Seen(Kind.TEXT))
+def _texts(values: Sequence[Any]) -> EncodedColumn:
+    return EncodedColumn(values, Seen(Kind.TEXT))
 
 
-def _booleans(values: Sequence[Any]) -> Spelled:
-    return Spelled(values, Seen(Kind.BOOLEAN))
+def _booleans(values: Sequence[Any]) -> EncodedColumn:
+    return EncodedColumn(values, Seen(Kind.BOOLEAN))
 
 
-def _integers(values: Sequence[Any]) -> Spelled:
+def _integers(values: Sequence[Any]) -> EncodedColumn:
     there = [value for value in values if value is not None]
     low, high = min(there), max(there)
     size = max(high, ~low)
     if size <= INT64_MAX:
-        return Spelled(values, Seen(Kind.INTEGER, size))
+        return EncodedColumn(values, Seen(Kind.INTEGER, size))
     return _one_by_one(values)
 
 
-def _floats(values: Sequence[Any]) -> Spelled:
+def _floats(values: Sequence[Any]) -> EncodedColumn:
     if math.isfinite(sum(filter(None, values))):
-        return Spelled(values, Seen(Kind.FLOAT))
+        return EncodedColumn(values, Seen(Kind.FLOAT))
     return _one_by_one(values)
 
 
-_WHOLE: Mapping[type, Callable[[Sequence[Any]], Spelled]] = {
+_WHOLE: Mapping[type, Callable[[Sequence[Any]], EncodedColumn]] = {
     str: _texts,
     bool: _booleans,
     int: _integers,
@@ -129,7 +129,7 @@ _WHOLE: Mapping[type, Callable[[Sequence[Any]], Spelled]] = {
 }
 
 
-def _one_by_one(values: Iterable[Any], told: str = "") -> Spelled:
+def _one_by_one(values: Iterable[Any], told: str = "") -> EncodedColumn:
     made: list[Any] = []
     seen = Seen()
     for value in values:
@@ -139,7 +139,7 @@ def _one_by_one(values: Iterable[Any], told: str = "") -> Spelled:
         spelled, found = _SPELL.get(type(value), _derived)(value)
         made.append(_document(spelled, told) if found.kinds == Kind.JSON else spelled)
         seen = seen.join(found)
-    return Spelled(made, seen)
+    return EncodedColumn(made, seen)
 
 
 def _document(value: Any, told: str) -> Any:
@@ -150,12 +150,12 @@ def _document(value: Any, told: str) -> Any:
     try:
         text = msgspec.json.encode(value).decode()
     except UnicodeDecodeError:
-        raise Unspellable("a text that is not UTF-8") from None
+        raise NotJsonError("a text that is not UTF-8") from None
     if text[:1] == '"' or not (_is_marked(value) or _MAY_CHANGE.search(text) or DOCUMENT_TEXT in text):
         return value
     text = _SPACES.sub(r"\1", text)
     if told.startswith("JSON["):
-        raise Unspellable(
+        raise NotJsonError(
             "a list of documents with a number of more than 15 digits or an exponent (declare it as JSON)"
         )
     if told.endswith("[]"):
@@ -182,7 +182,7 @@ def _derived(value: Any) -> tuple[Any, Seen]:
     for kind, spelled in _SPELL.items():
         if isinstance(value, kind):
             return spelled(_plain(value))
-    raise Unspellable(f"a {type(value).__name__}")
+    raise NotJsonError(f"a {type(value).__name__}")
 
 
 def _is_missing(value: Any) -> bool:
@@ -203,9 +203,9 @@ def _plain(value: Any) -> Any:
         elif isinstance(value, timedelta):
             plain = timedelta(value.days, value.seconds, value.microseconds)
     except (ValueError, OverflowError):
-        raise Unspellable(f"a {type(value).__name__} beyond the years 1 to 9999") from None
+        raise NotJsonError(f"a {type(value).__name__} beyond the years 1 to 9999") from None
     if plain is not value and plain != value:
-        raise Unspellable(f"a {type(value).__name__} with nanoseconds (round it to microseconds)")
+        raise NotJsonError(f"a {type(value).__name__} with nanoseconds (round it to microseconds)")
     return plain
 
 
@@ -220,7 +220,7 @@ def _boolean(value: bool) -> tuple[Any, Seen]:
 def _integer(value: int) -> tuple[Any, Seen]:
     value = int(value)
     if abs(value) > _LARGEST:
-        raise Unspellable(f"an integer of more than {_FINITE_DIGITS_MAX} digits")
+        raise NotJsonError(f"an integer of more than {_FINITE_DIGITS_MAX} digits")
     size = value if value >= 0 else ~value
     return value if size <= INT64_MAX else str(value), Seen(Kind.INTEGER, size)
 
@@ -251,7 +251,7 @@ def _instant(value: datetime) -> tuple[Any, Seen]:
     try:
         return datetime.isoformat(value.astimezone(UTC)), Seen(Kind.TIMESTAMPTZ)
     except OverflowError:
-        raise Unspellable("an instant beyond the years 1 to 9999") from None
+        raise NotJsonError("an instant beyond the years 1 to 9999") from None
 
 
 def _day(value: date) -> tuple[Any, Seen]:
@@ -287,7 +287,7 @@ def _nested(value: Any) -> tuple[Any, Seen]:
 
 def _within(value: Any, depth: int) -> Any:
     if depth > DEPTH_MAX:
-        raise Unspellable(f"a value of more than {DEPTH_MAX} levels")
+        raise NotJsonError(f"a value of more than {DEPTH_MAX} levels")
     if isinstance(value, Mapping):
         return dict(starmap(lambda key, item: (_key(key), _inside(item, depth)), value.items()))
     return [_inside(item, depth) for item in value]
@@ -303,7 +303,7 @@ def _inside(value: Any, depth: int) -> Any:
 
 def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise Unspellable(f"an object with a key that is a {type(key).__name__}")
+        raise NotJsonError(f"an object with a key that is a {type(key).__name__}")
     return key
 
 

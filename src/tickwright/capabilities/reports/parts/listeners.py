@@ -17,17 +17,16 @@ and one that is lost, comes twice or late costs no more than a query. One that c
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
-from tickwright.capabilities.reports.parts.run import Bringers, HeldPart, PartRuns
-from tickwright.capabilities.reports.parts.storage import PartPlaces
+from tickwright.capabilities.reports.parts.run import PartFetcher, PartRuns, RunningPart
+from tickwright.capabilities.reports.parts.storage import PartStorage
 from tickwright.capabilities.reports.parts.store import SQL, PartsStore
-from tickwright.capabilities.reports.requests.messages import FutureVersionError, read_call
+from tickwright.capabilities.reports.requests.messages import FutureVersionError, read_announcement
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.engine.claimed_work import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedWork
 from tickwright.engine.service import LoopService
@@ -41,22 +40,22 @@ from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 RENEW_S = 60.0
 OTHERS_LOOK_S = 1.0
-"""How long after a search for last places that found none: it reads past all that waits of types with parts here."""
+"""Between two searches for last slots that find none: each reads past all that waits of types with parts here."""
 
 _log = structlog.get_logger("tickwright.reports")
 
 
-class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
+class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
     """A :class:`tickwright.ports.service.Service`.
 
     Args:
-        bringers: What this process can bring.
+        fetcher: What this process can fetch.
         folder: Where rows are spooled.
         at_once: Parts at a time of one function or one source in this process, 1 to 100. There is one more, for a type
             that has none; but a source has no more than it takes queries, and its last one is for such a type.
 
     Invariants:
-        RPL-1: nothing is brought without a claim, and counts only under that claim.
+        RPL-1: nothing is fetched without a claim, and counts only under that claim.
         RPL-2: a part whose claim is lost is cancelled within two seconds of the loss being known.
         RPL-3: parts of one type, however long they take, keep no other type from their function or source, unless that
             takes one query at a time.
@@ -68,27 +67,27 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
     def __init__(
         self,
         parts: PartsStore,
-        places: PartPlaces,
+        storage: PartStorage,
         session: Session,
         wakeups: WakeupListener,
-        bringers: Bringers,
+        fetcher: PartFetcher,
         *,
         folder: Path,
         at_once: int,
         probe: Probe = NO_PROBE,
     ) -> None:
         super().__init__(session, wakeups, parts.connect)
-        self._parts, self._places = parts, places
-        self._bringers, self._at_once, self._probe = bringers, at_once, probe
-        self._runs = PartRuns(parts, places, session, bringers, folder, probe=probe)
+        self._parts, self._storage = parts, storage
+        self._fetcher, self._at_once, self._probe = fetcher, at_once, probe
+        self._runs = PartRuns(parts, storage, session, fetcher, folder, probe=probe)
         self._renewed_s: dict[tuple[int, int], float] = {}
         self._one_claims = asyncio.Lock()
         self._others_at_s = 0.0
 
     @property
     def stuck(self) -> int:
-        """Parts whose calls do not come back."""
-        return sum(held.is_stuck() for held in self._held.values())
+        """Parts whose listeners do not return."""
+        return sum(part.is_stuck() for part in self._held.values())
 
     # ------------------------------------------------------------------ claiming
 
@@ -104,13 +103,13 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         except UNAVAILABLE as error:
             _log.warning("reports.parts_not_claimed", error=repr(error))
             return AWAY_S
-        if next_s is None or (found == 0 and next_s <= 0):  # due, and somebody else is about to take it
+        if next_s is None or (found == 0 and next_s <= 0):  # due, and another process is about to claim it
             return look_s if next_s is None else min(look_s, LOOK_WITHOUT_NEWS_S)
         return min(max(next_s, 0.0), look_s)
 
     async def _look_for_others(self) -> float:
-        """Fill last places; return after how many seconds to look again."""
-        if not self._last_places():
+        """Fill last slots; return after how many seconds to look again."""
+        if not self._last_slots():
             return self._look_s
         wait_s = self._others_at_s - monotonic()
         if wait_s > 0:
@@ -120,66 +119,66 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         self._others_at_s = monotonic() + OTHERS_LOOK_S
         return min(OTHERS_LOOK_S, self._look_s)
 
-    async def hear(self, report_id: int, listener: str) -> None:
-        """Claim a part that was announced, if it is still to be claimed and there is room.
+    async def claim_announced(self, report_id: int, listener: str) -> None:
+        """Claim a part that was announced, if it is still due and there is room.
 
         Raises:
-            One of ``UNAVAILABLE``: nothing is known; the message has to come again.
+            One of ``UNAVAILABLE``: The ledger was not read. Retry the message.
         """
         if self.stopping.is_set() or not self._session.holds():
             return  # due by itself soon
         await self._claim(last=True, announced=(report_id, listener))
 
     def _left(self) -> Iterator[tuple[str, int, bool]]:
-        """Give each function and source, its places left for any type, and whether only the last one is left."""
-        taken = Counter(held.claim.served_by for held in self._held.values())
-        for name, limit in self._bringers.limits().items():
+        """Give each function and source, its slots left for any type, and whether only the last one is left."""
+        taken = Counter(part.claim.served_by for part in self._held.values())
+        for name, limit in self._fetcher.limits().items():
             most = self._at_once if limit is None else min(self._at_once, max(limit - 1, 1))
             yield name, most - taken[name], most == taken[name] and most != limit
 
     def _rooms(self) -> dict[str, int]:
         return {name: room for name, room, _ in self._left() if room > 0}
 
-    def _last_places(self) -> dict[str, int]:
+    def _last_slots(self) -> dict[str, int]:
         return {name: 1 for name, _, is_last in self._left() if is_last}
 
     async def _claim(self, *, last: bool = False, announced: tuple[int, str] | None = None) -> int:
-        """Claim what there is room for; the last places, too, for types that have none of the same."""
+        """Claim what there is room for; the last slots, too, for types that have no other of the same."""
         async with self._one_claims, self._gate.claiming() as (owner, number):
-            others = self._last_places() if last else {}
-            have = [(held.claim.served_by, held.claim.type) for held in self._held.values()]
-            but = {(name, kind) for name, kind in have if name in others}
+            others = self._last_slots() if last else {}
+            running = [(part.claim.served_by, part.claim.type) for part in self._held.values()]
+            but = {(name, kind) for name, kind in running if name in others}
             claims = await self._parts.claim(owner, self._rooms() | others, but=but, announced=announced, number=number)
             for claim in claims:
-                self._begin((claim.key.report_id, claim.key.listener), HeldPart(claim, owner), self._bring)
+                self._begin((claim.key.report_id, claim.key.listener), RunningPart(claim, owner), self._run_part)
         return len(claims)
 
     async def _strays(self, connection: Connection, owner: int) -> int:
-        known = {key: held.claim.fence for key, held in self._held.items()}
-        return await self._parts.give_back_strays(connection, owner, known)
+        known = {key: part.claim.fence for key, part in self._held.items()}
+        return await self._parts.release_unknown(connection, owner, known)
 
-    async def _bring(self, held: HeldPart) -> str:
-        await self._probe.reached("reports.part_claimed", key=held.claim.key)
-        return await self._runs.run(held)
+    async def _run_part(self, part: RunningPart) -> str:
+        await self._probe.reached("reports.part_claimed", key=part.claim.key)
+        return await self._runs.run(part)
 
-    async def _release(self, held: HeldPart) -> None:
-        await self._parts.release(held.claim, held.owner)
+    async def _release(self, part: RunningPart) -> None:
+        await self._parts.release(part.claim, part.owner)
 
     # ------------------------------------------------------------------ keeping
 
-    async def _ours(self, held: Mapping[tuple[int, str], HeldPart]) -> Collection[tuple[int, str]]:
-        """Tell the ledger how far each is, and ask which are still ours."""
-        told = {key: (one.claim.fence, one.rows) for key, one in held.items()}
-        return await self._parts.keep(told, self._session.token)
+    async def _ours(self, held: Mapping[tuple[int, str], RunningPart]) -> Collection[tuple[int, str]]:
+        """Write how many rows each part has; return those that are still claimed here."""
+        rows = {key: (part.claim.fence, part.rows) for key, part in held.items()}
+        return await self._parts.keep(rows, self._session.token)
 
-    async def _looked(self, held: Sequence[HeldPart]) -> None:
-        """Renew what Redis has of these reports, of each once a minute: it lives for ten at least."""
+    async def _looked(self, held: Sequence[RunningPart]) -> None:
+        """Renew the life of these reports in Redis, each once a minute: it is ten minutes at least."""
         now_s = monotonic()
         self._renewed_s = {known: at_s for known, at_s in self._renewed_s.items() if now_s - at_s < RENEW_S}
-        plans = {(one.claim.key.report_id, one.claim.key.epoch): one.claim.plan for one in held}
+        plans = {(part.claim.key.report_id, part.claim.key.epoch): part.claim.plan for part in held}
         due = {known: plan for known, plan in plans.items() if known not in self._renewed_s}
         self._renewed_s.update(dict.fromkeys(due, now_s))
-        await self._places.touch_all(due)
+        await self._storage.touch_all(due)
 
 
 # ---------------------------------------------------------------------- announcements
@@ -189,16 +188,16 @@ LATER = timedelta(seconds=10)
 DELAYS_MAX = 30
 
 
-class CallQueue(TaskQueue, Service, Protocol):
+class AnnouncementQueue(TaskQueue, Service, Protocol):
     """The queue of one listener."""
 
 
-class ReportCalls(LoopService):
+class AnnouncementReader(LoopService):
     """A :class:`tickwright.ports.service.Service`.
 
     Args:
         open_queue: Makes the queue of a listener; it is run and stopped here.
-        declare: Makes the exchanges, and the queues of these listeners, which somebody else reads.
+        declare: Makes the exchanges, and the queues of these listeners, which services read.
     """
 
     name = "report-calls"
@@ -207,17 +206,17 @@ class ReportCalls(LoopService):
         self,
         pool: Pool,
         listener: ReportListener,
-        bringers: Bringers,
+        fetcher: PartFetcher,
         *,
-        open_queue: Callable[[str], CallQueue],
+        open_queue: Callable[[str], AnnouncementQueue],
         declare: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
         super().__init__()
-        self._pool, self._listener, self._bringers = pool, listener, bringers
+        self._pool, self._listener, self._fetcher = pool, listener, fetcher
         self._open_queue, self._declare = open_queue, declare
         self._declared: set[str] | None = None
         self.counts: Counter[str] = Counter()
-        self._queues: dict[str, CallQueue] = {}
+        self._queues: dict[str, AnnouncementQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ service
@@ -231,11 +230,6 @@ class ReportCalls(LoopService):
                 await self.rest(wait_s)
         finally:
             await self._close()
-
-    @property
-    def heard(self) -> list[str]:
-        """Whose calls are heard here."""
-        return sorted(self._queues)
 
     async def _close(self) -> None:
         for queue in self._queues.values():
@@ -251,23 +245,23 @@ class ReportCalls(LoopService):
     # ------------------------------------------------------------------ queues
 
     async def _look(self) -> float:
-        """Open the queues of listeners that are new; return after how many seconds to look again."""
-        names = {name.partition(":")[2] for name in self._bringers.names() if name.startswith("function:")}
-        sources = [name.partition(":")[2] for name in self._bringers.names() if name.startswith("source:")]
+        """Open the queues of new listeners; return after how many seconds to look again."""
+        names = {name.partition(":")[2] for name in self._fetcher.names() if name.startswith("function:")}
+        sources = [name.partition(":")[2] for name in self._fetcher.names() if name.startswith("source:")]
         try:
             if sources:
                 names |= {row["listener"] for row in await self._pool.fetch(SQL["queries_on"], sources)}
             services = {row["listener"] for row in await self._pool.fetch(SQL["services"])}
         except UNAVAILABLE as error:
-            _log.warning("reports.listeners_not_read", error=repr(error))
+            _log.warning("reports.listeners_unavailable", error=repr(error))
             return AWAY_S
-        await self._declare_new(services)  # first: a call that finds the exchange finds their queues
+        await self._declare_new(services)  # first: an announcement that finds the exchange finds their queues
         for name in sorted(names - self._queues.keys()):
             self._begin(name)
         return QUEUES_EVERY_S
 
     async def _declare_new(self, services: set[str]) -> None:
-        """Make the queues of services that are new; a broker that does not answer now is asked again."""
+        """Make the queues of new services; a broker that does not answer is asked again later."""
         if self._declared is not None and services <= self._declared:
             return
         try:
@@ -279,50 +273,48 @@ class ReportCalls(LoopService):
 
     def _begin(self, name: str) -> None:
         queue = self._queues[name] = self._open_queue(name)
-        for work in (self._serve(name, queue), self._take(name, queue)):
+        for work in (self._connect(name, queue), self._read_all(name, queue)):
             task = asyncio.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, name: str, queue: CallQueue) -> None:
-        """Keep a queue's connection; one that cannot be as it should costs only the messages of its listener."""
+    async def _connect(self, name: str, queue: AnnouncementQueue) -> None:
+        """Keep a queue's connection; an unusable queue costs only the messages of its listener."""
         while not self.stopping.is_set():
             try:
                 await queue.run()
             except TickwrightError as error:
                 _log.error("reports.queue_unusable", listener=name, code=error.code, reason=error.message)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(QUEUES_EVERY_S):
-                        await self.stopping.wait()
+                await self.rest(QUEUES_EVERY_S)
 
-    # ------------------------------------------------------------------ calls
+    # ------------------------------------------------------------------ messages
 
-    async def _take(self, name: str, queue: CallQueue) -> None:
+    async def _read_all(self, name: str, queue: AnnouncementQueue) -> None:
         while True:
             delivery = await queue.take()
             try:
-                self.counts[await self._answer(name, queue, delivery)] += 1
+                self.counts[await self._read(name, queue, delivery)] += 1
             except Exception as error:  # noqa: BLE001  one message must not end the others
-                _log.exception("reports.call_unexpected", listener=name, error=repr(error))
+                _log.exception("reports.announcement_failed", listener=name, error=repr(error))
                 await queue.delay(delivery, LATER)
 
-    async def _answer(self, name: str, queue: CallQueue, delivery: Delivery) -> str:
+    async def _read(self, name: str, queue: AnnouncementQueue, delivery: Delivery) -> str:
         try:
-            call = read_call(delivery.body)
+            announcement = read_announcement(delivery.body)
         except FutureVersionError as error:
             if delivery.delays < DELAYS_MAX:
                 await queue.delay(delivery, LATER)
                 return "delayed"
             await queue.dead_letter(delivery, "unknown_version", str(error))
-            return "buried"
+            return "dead_lettered"
         except Rejected as error:
             await queue.dead_letter(delivery, error.code, error.message)
-            return "buried"
+            return "dead_lettered"
         try:
-            await self._listener.hear(call.report_id, name)
+            await self._listener.claim_announced(announcement.report_id, name)
         except UNAVAILABLE as error:
-            _log.warning("reports.call_not_answered", report=call.report_id, error=repr(error))
+            _log.warning("reports.announcement_delayed", report=announcement.report_id, error=repr(error))
             await queue.delay(delivery, LATER)
             return "delayed"
         await queue.ack(delivery)
-        return "heard"
+        return "read"

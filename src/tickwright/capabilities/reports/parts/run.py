@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from tickwright.capabilities.reports.handlers import DeclaredListener, ListenerRegistry, ReportRequest
 from tickwright.capabilities.reports.parts.spool import write_part
-from tickwright.capabilities.reports.parts.storage import PartPlaces
-from tickwright.capabilities.reports.parts.store import Claim, Kept, PartsStore
+from tickwright.capabilities.reports.parts.storage import PartStorage
+from tickwright.capabilities.reports.parts.store import Claim, PartsStore, StoredPart
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.functions import failure_text
 from tickwright.engine.claimed_work import Held, write_surely
@@ -33,88 +33,65 @@ from tickwright.observe import traces
 from tickwright.observe.logs import redact_text
 from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.reports import PartFacts, Rows, Source
+from tickwright.ports.reports import PartFacts, Rows
 from tickwright.ports.session import Session
+from tickwright.sources.named import Sources
 
 STUCK_AFTER_S = 2.0
 _log = structlog.get_logger("tickwright.reports")
 
 
 @dataclass(slots=True, eq=False)
-class HeldPart(Held[Claim]):
+class RunningPart(Held[Claim]):
     """One part under way.
 
     Attributes:
-        rows: Grows while it is brought.
-        until_s: When its call has to be over, by the monotonic clock; ``None`` while none runs.
-        told: The log names it as stuck.
+        rows: Fetched so far.
+        ends_s: When its listener has to return, by the monotonic clock; ``None`` while none runs.
+        is_logged: The log names it as stuck.
     """
 
     rows: int = 0
-    until_s: float | None = None
-    told: bool = False
+    ends_s: float | None = None
+    is_logged: bool = False
 
     def cancel(self) -> None:
         """End its task, now."""
-        if self.until_s is not None:
-            self.until_s = min(self.until_s, monotonic())
-        Held.cancel(self)  # a dataclass with slots is made anew: super() would not find itself in it
+        if self.ends_s is not None:
+            self.ends_s = min(self.ends_s, monotonic())
+        Held.cancel(self)  # super() does not work in a dataclass with slots
 
     @contextmanager
     def calling(self, allowed_s: float) -> Iterator[None]:
-        """Call its listener in the block."""
-        self.until_s = monotonic() + allowed_s
+        """Mark the block as the call of its listener, which may take that long."""
+        self.ends_s = monotonic() + allowed_s
         try:
             yield
         finally:
-            self.until_s = None
+            self.ends_s = None
 
     def is_stuck(self) -> bool:
-        """Whether its call did not return within two seconds of its end; the log names it once.
+        """Whether its listener did not return within two seconds of its end; the log names it once.
 
-        A function may do as if it were not cancelled. It keeps its place then, which only a restart frees.
+        A function may ignore its cancellation. Then it keeps its slot, which only a restart frees.
         """
-        if self.until_s is None or monotonic() <= self.until_s + STUCK_AFTER_S:
+        if self.ends_s is None or monotonic() <= self.ends_s + STUCK_AFTER_S:
             return False
-        if not self.told:
-            _log.warning("reports.call_still_running", key=self.claim.key, served_by=self.claim.served_by)
-        self.told = True
+        if not self.is_logged:
+            _log.warning("reports.part_stuck", key=self.claim.key, served_by=self.claim.served_by)
+        self.is_logged = True
         return True
 
     def progress(self, rows: int) -> None:
-        """Note how far it is."""
+        """Note how many rows it has."""
         self.rows = rows
 
 
 PART_BYTES_MAX = 16 * 1024**3
 
 
-class SourcesByName(Protocol):
-    """The sources of this process."""
-
-    def names(self) -> list[str]:
-        """Return what they are called."""
-        ...
-
-    def connections_max(self, name: str) -> int:
-        """Return how many queries at once the source of that name takes from this process."""
-        ...
-
-    def get(self, name: str) -> Source:
-        """Return the source of that name.
-
-        Raises:
-            Rejected: ``unknown_source``, or it cannot be opened as it is set up. Permanent until an operator acts.
-        """
-        ...
-
-    def mask(self, text: str) -> str:
-        """Return ``text`` without the secrets that sources were given."""
-        ...
-
-
-class Bringers:
-    """Brings parts into files.
+class PartFetcher:
+    """Fetches parts into files.
 
     Args:
         functions: Of this process's program.
@@ -122,7 +99,7 @@ class Bringers:
         bytes_max: Of one part.
     """
 
-    def __init__(self, functions: ListenerRegistry, sources: SourcesByName, *, bytes_max: int = PART_BYTES_MAX) -> None:
+    def __init__(self, functions: ListenerRegistry, sources: Sources, *, bytes_max: int = PART_BYTES_MAX) -> None:
         self._functions, self._sources, self._bytes_max = functions, sources, bytes_max
 
     def names(self) -> list[str]:
@@ -130,21 +107,21 @@ class Bringers:
         return [*self.limits()]
 
     def limits(self) -> dict[str, int | None]:
-        """Return the same, and how many parts at once each can bring, where it says so."""
+        """Return the same, and how many parts at once each can fetch, where that is bounded."""
         functions: dict[str, int | None] = {f"function:{one.name}": None for one in self._functions.all()}
         return functions | {f"source:{name}": self._sources.connections_max(name) for name in self._sources.names()}
 
-    def cleared(self, text: str) -> str:
-        """Return what a listener said of its failure, without passwords in addresses and secrets of sources."""
+    def mask(self, text: str) -> str:
+        """Return an error text of a listener without passwords in addresses and secrets of sources."""
         return redact_text(self._sources.mask(text))
 
-    async def bring(self, claim: Claim, path: Path, progress: Callable[[int], None]) -> PartFacts:
+    async def fetch(self, claim: Claim, path: Path, progress: Callable[[int], None]) -> PartFacts:
         """Write the rows of a part into a new file.
 
         Raises:
             Rejected: The function, the query or its rows are wrong. Permanent.
             Unavailable: The source does not answer, or there is no room. Retry.
-            Exception: Whatever a function raises. Retry.
+            Exception: What a function raises. Retry.
         """
         listener = claim.listener
         if listener.kind == "sql":
@@ -194,84 +171,84 @@ class PartRuns:
     """Carries claimed parts out, any number at a time.
 
     Args:
-        bringers: What this process can bring.
+        fetcher: What this process can fetch.
         folder: Where rows are spooled; nothing of a part stays there.
     """
 
     def __init__(
         self,
         parts: PartsStore,
-        places: PartPlaces,
+        storage: PartStorage,
         session: Session,
-        bringers: Bringers,
+        fetcher: PartFetcher,
         folder: Path,
         *,
         probe: Probe = NO_PROBE,
     ) -> None:
-        self._parts, self._places, self._session = parts, places, session
-        self._bringers, self._folder, self._probe = bringers, folder, probe
+        self._parts, self._storage, self._session = parts, storage, session
+        self._fetcher, self._folder, self._probe = fetcher, folder, probe
 
-    async def run(self, held: HeldPart) -> str:
-        """Bring it and write that down; return what became of it: ``done``, ``retried``, ``failed`` or ``late``.
+    async def run(self, part: RunningPart) -> str:
+        """Fetch the part and write its result; return the outcome: ``done``, ``retried``, ``failed`` or ``late``.
 
         Raises:
             CancelledError: It was cancelled; nothing of it is written.
         """
-        claim = held.claim
+        claim = part.claim
         if claim.attempt > claim.listener.attempts:
-            return await self._fail(held, f"the process that ran it was lost {claim.attempt - 1} times", final=True)
+            return await self._fail(part, f"the process that ran it was lost {claim.attempt - 1} times", final=True)
         path = self._folder / f"{claim.key.report_id}-{claim.key.listener}-{random_token(8)}.ndjson"
         try:
-            facts = await self._within(held, path)
-            await self._probe.reached("reports.part_brought", key=claim.key, facts=facts)
-            kept = await self._places.put(claim.key, path, facts, plan=claim.plan)
-            return "late" if kept is None else await self._finish(held, kept)
+            facts = await self._fetch(part, path)
+            await self._probe.reached("reports.part_fetched", key=claim.key, facts=facts)
+            stored = await self._storage.put(claim.key, path, facts, plan=claim.plan)
+            return "late" if stored is None else await self._finish(part, stored)
         except BaseException as error:  # what a function raises fails its part, not the others and not the process
             if ends_task(error):
                 raise
             await take_cancels_back()
-            code, text = failure_text(error, self._bringers.cleared)
+            code, text = failure_text(error, self._fetcher.mask)
             if isinstance(error, TickwrightError):
-                return await self._fail(held, f"{text} ({code})", final=isinstance(error, Rejected))
-            _log.warning("reports.listener_raised", key=claim.key, error=text)
-            return await self._fail(held, text)
+                return await self._fail(part, f"{text} ({code})", final=isinstance(error, Rejected))
+            _log.warning("reports.listener_failed", key=claim.key, error=text)
+            return await self._fail(part, text)
         finally:
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
-    async def _within(self, held: HeldPart, path: Path) -> PartFacts:
-        timeout_s = held.claim.listener.timeout.total_seconds()
+    async def _fetch(self, part: RunningPart, path: Path) -> PartFacts:
+        timeout_s = part.claim.listener.timeout.total_seconds()
         within = asyncio.timeout(timeout_s)
-        with traces.attempting("report-parts", None, _facts_of(held.claim)):
+        with traces.attempting("report-parts", None, _facts_of(part.claim)):
             try:
                 async with within:
-                    with held.calling(timeout_s):
-                        return await self._bringers.bring(held.claim, path, held.progress)
+                    with part.calling(timeout_s):
+                        return await self._fetcher.fetch(part.claim, path, part.progress)
             except TimeoutError:
                 if within.expired():
                     raise Unavailable("listener_timeout", f"it took longer than {timeout_s:g} s") from None
                 raise
 
-    async def _finish(self, held: HeldPart, kept: Kept) -> str:
-        """Write what was brought. An answer that was lost may have been a yes: then nothing is thrown away."""
-        asked = 0
+    async def _finish(self, part: RunningPart, stored: StoredPart) -> str:
+        """Write that it is done. A lost answer may have been a yes: then nothing is removed."""
+        writes = 0
 
         async def write() -> bool:
-            nonlocal asked
-            asked += 1
-            return await self._parts.finish(held.claim, held.owner, kept)
+            nonlocal writes
+            writes += 1
+            return await self._parts.finish(part.claim, part.owner, stored)
 
-        if await write_surely(self._session, held, write):
+        if await write_surely(self._session, part, write):
             return "done"
-        if asked == 1:
-            await self._places.forget(kept)
+        if writes == 1:
+            await self._storage.forget(stored)
         return "late"
 
-    async def _fail(self, held: HeldPart, error: str, *, final: bool = False) -> str:
-        claim = held.claim
+    async def _fail(self, part: RunningPart, error: str, *, final: bool = False) -> str:
+        claim = part.claim
         final = final or claim.attempt >= claim.listener.attempts
         wait_s = min(RETRY_FACTOR ** (claim.attempt - 1), RETRY_CAP_S)
         again = None if final else timedelta(seconds=wait_s)
-        if not await write_surely(self._session, held, lambda: self._parts.fail(claim, held.owner, error, again=again)):
+        if not await write_surely(self._session, part, lambda: self._parts.fail(claim, part.owner, error, again=again)):
             return "late"
         return "failed" if final else "retried"
 

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from tickwright.capabilities.reports.parts.columns import NOTHING, check_count, check_names, check_type, type_of
-from tickwright.capabilities.reports.parts.json_values import Unspellable, first_unspellable, refuse_value, spell
+from tickwright.capabilities.reports.parts.json_values import NotJsonError, encode_column, first_not_json, refuse_value
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.strict_json import loads
 from tickwright.ports.reports import Column, PartFacts, Rows
@@ -239,17 +239,17 @@ class _PartFile:
     def _encode(self, rows: Sequence[Sequence[Any]]) -> bytes:
         columns = list(zip(*rows, strict=True))
         try:
-            spelled = [spell(values, told) for values, told in zip(columns, self._told, strict=True)]
+            spelled = [encode_column(values, told) for values, told in zip(columns, self._told, strict=True)]
             data = self._encoder.encode_lines(list(map(self._line, *(column.values for column in spelled))))
-        except (Unspellable, UnicodeEncodeError) as error:
+        except (NotJsonError, UnicodeEncodeError) as error:
             raise self._unspellable(columns, error) from None
         self._seen = [before.join(column.seen) for before, column in zip(self._seen, spelled, strict=True)]
         return data
 
     def _unspellable(self, columns: Sequence[Sequence[Any]], error: Exception) -> Rejected:
-        what = str(error) if isinstance(error, Unspellable) else "text with half of a surrogate pair"
+        what = str(error) if isinstance(error, NotJsonError) else "text with half of a surrogate pair"
         for column, values, told in zip(self._columns or (), columns, self._told, strict=True):
-            place = first_unspellable(values, told)
+            place = first_not_json(values, told)
             if place is not None:
                 return refuse_value(column.name, self.rows + place + 1, what)
         raise error

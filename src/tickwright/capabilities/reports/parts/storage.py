@@ -1,8 +1,8 @@
-"""Where a part's rows are kept until they are merged, and how they are found again.
+"""Where a part's rows are stored until they are merged, and how they are fetched from there.
 
 Up to 256 KiB: the Redis hash of the report, else PostgreSQL. More: the object store, with a reference in the hash, so
-that whoever reads the hash finds every part there. The hash's mark is written in one step with the data; the ledger is
-told afterwards. When an earlier attempt got as far as the mark, its rows count and ours are thrown away.
+that a reader of the hash finds every part there. The hash's mark is written in one step with the data, and the ledger
+after it. When an earlier attempt has written the mark, its rows count, and those of this attempt are removed.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import structlog
 
 from tickwright.capabilities.reports.merge.steps import Part
 from tickwright.capabilities.reports.parts.spool import private_file
-from tickwright.capabilities.reports.parts.store import Kept, PartsStore, columns_from
+from tickwright.capabilities.reports.parts.store import PartsStore, StoredPart, columns_from
 from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.ids import random_token
@@ -33,7 +33,7 @@ from tickwright.ports.reports import PartFacts, PartKey, Put, PutAnswer, SharedP
 INLINE_BYTES_MAX = 256 * 1024
 HASH_TTL = timedelta(minutes=10)
 READ_BYTES = 1024 * 1024
-UPLOADS_MAX = 7  # 63 s of pauses, and what the store takes to say no
+UPLOADS_MAX = 7  # 63 s of pauses, and the time of seven refusals
 
 _Note = tuple[int, int, str, list[tuple[str, str]], Literal["redis", "object"], str | None]
 _decode_note = msgspec.json.Decoder(_Note).decode
@@ -42,14 +42,14 @@ _log = structlog.get_logger("tickwright.reports")
 
 
 class LostPartError(Exception):
-    """The ledger says that a part is there, and it is not, or not as it was."""
+    """The ledger says that a part is stored, and it is not, or its rows have changed."""
 
 
-class PartPlaces:
-    """Puts parts away and fetches them.
+class PartStorage:
+    """Stores parts and fetches them.
 
     Args:
-        store: The ledger, which keeps small parts where there is no Redis.
+        ledger: Keeps small parts where there is no Redis.
         shared: ``None`` without Redis.
         objects: For large parts.
 
@@ -59,38 +59,38 @@ class PartPlaces:
     """
 
     def __init__(
-        self, store: PartsStore, shared: SharedParts | None, objects: ObjectStore, *, probe: Probe = NO_PROBE
+        self, ledger: PartsStore, shared: SharedParts | None, objects: ObjectStore, *, probe: Probe = NO_PROBE
     ) -> None:
-        self._store, self._shared, self._objects, self._probe = store, shared, objects, probe
+        self._ledger, self._shared, self._objects, self._probe = ledger, shared, objects, probe
 
-    async def put(self, key: PartKey, path: Path, facts: PartFacts, *, plan: Plan) -> Kept | None:
-        """Put the rows in ``path`` away; ``None`` when the report is over or of a newer epoch.
+    async def put(self, key: PartKey, path: Path, facts: PartFacts, *, plan: Plan) -> StoredPart | None:
+        """Store the rows in ``path``; ``None`` when the report is over or of a newer epoch.
 
         Raises:
             Unavailable: The object store does not answer. Retry.
-            Rejected: It says no. Permanent until an operator acts.
+            Rejected: It refuses. Permanent until an operator acts.
         """
         if facts.bytes <= INLINE_BYTES_MAX:
             rows = await asyncio.to_thread(path.read_bytes)
-            kept = Kept(facts, "redis")
-            answer = await self._mark(key, _as_array(rows), kept, plan)
-            return Kept(facts, "postgres", data=rows) if answer is None else _counting(key, answer, kept)
+            stored = StoredPart(facts, "redis")
+            answer = await self._mark(key, _as_array(rows), stored, plan)
+            return StoredPart(facts, "postgres", data=rows) if answer is None else _counting(key, answer, stored)
         object_key = f"{_objects_of(key)}{random_token(6)}.ndjson"
-        kept = Kept(facts, "object", object_key)
+        stored = StoredPart(facts, "object", object_key)
         await self._upload(object_key, path)
         await self._probe.reached("reports.part_uploaded", key=key)
         reference = {"object": self._objects.address(object_key), "rows": facts.rows, "bytes": facts.bytes}
         reference["sha256"] = facts.checksum
-        answer = await self._mark(key, json.dumps(reference).encode(), kept, plan)
-        if answer is None:  # no Redis: there the reference is not missed
-            return kept
-        counting = _counting(key, answer, kept)
+        answer = await self._mark(key, json.dumps(reference).encode(), stored, plan)
+        if answer is None:  # no Redis, and no reader of a reference
+            return stored
+        counting = _counting(key, answer, stored)
         if counting is None or counting.object_key != object_key:
             await self.drop([object_key])
         return counting
 
     async def _upload(self, object_key: str, path: Path) -> None:
-        """Upload, and bear a store that is away for a minute: the rows are here, asking again for them costs more."""
+        """Upload; retry for a minute, because fetching the rows again costs more."""
         for tries in range(1, UPLOADS_MAX + 1):
             try:
                 await self._objects.put_file(object_key, path)
@@ -102,27 +102,27 @@ class PartPlaces:
             else:
                 return
 
-    async def _mark(self, key: PartKey, data: bytes, kept: Kept, plan: Plan) -> PutAnswer | None:
-        """Write data and mark into the hash; ``None`` where there is no Redis now, or a mark that is none of ours."""
+    async def _mark(self, key: PartKey, data: bytes, stored: StoredPart, plan: Plan) -> PutAnswer | None:
+        """Write data and mark into the hash; ``None`` where Redis is unavailable, or has a foreign mark."""
         if self._shared is None:
             return None
         try:
-            answer = await self._shared.put(key, data, _note(kept), ttl=life(plan))
+            answer = await self._shared.put(key, data, _note(stored), ttl=life(plan))
         except Unavailable as error:
-            _log.warning("reports.redis_away", report=key.report_id, code=error.code, error=error.message)
+            _log.warning("reports.redis_unavailable", report=key.report_id, code=error.code, error=error.message)
             return None
         await self._probe.reached("reports.part_marked", key=key)
         if answer.put is Put.ALREADY and _noted(key, answer.note) is None:
-            _log.warning("reports.note_foreign", report=key.report_id, listener=key.listener)
+            _log.warning("reports.redis_note_foreign", report=key.report_id, listener=key.listener)
             return None
         return answer
 
     async def touch(self, report_id: int, epoch: int, plan: Plan) -> None:
-        """Renew the life of what is in Redis: somebody looks after the report."""
+        """Renew the life of a report in Redis."""
         await self.touch_all({(report_id, epoch): plan})
 
     async def touch_all(self, plans: Mapping[tuple[int, int], Plan]) -> None:
-        """Do so for many (report, epoch), all of one life in one call."""
+        """Renew the life of many (report, epoch), all of one life in one call."""
         if self._shared is None:
             return
         by_life: defaultdict[timedelta, list[tuple[int, int]]] = defaultdict(list)
@@ -136,20 +136,20 @@ class PartPlaces:
         """Write a part's rows into a new file.
 
         Raises:
-            LostPartError: They are gone, or are not what they were.
-            Unavailable: Where they are does not answer. Retry.
+            LostPartError: They are missing, or have another checksum.
+            Unavailable: Redis, PostgreSQL or the object store. Retry.
         """
         if part.place == "object":
             await self._fetch_object(key, part, path)
         elif part.place == "redis":
             await asyncio.to_thread(_write, path, _as_lines(await self._hashed(key)))
         else:
-            data = await self._store.data(key)
+            data = await self._ledger.data(key)
             if data is None:
                 raise LostPartError(f"{key.listener}: its rows are not in PostgreSQL any more")
             await asyncio.to_thread(_write, path, data)
         if await asyncio.to_thread(_checksum, path) != part.checksum:
-            raise LostPartError(f"{key.listener}: its rows are not what they were")
+            raise LostPartError(f"{key.listener}: its rows have changed")
 
     async def _hashed(self, key: PartKey) -> bytes:
         if self._shared is None:
@@ -164,8 +164,8 @@ class PartPlaces:
     async def _fetch_object(self, key: PartKey, part: Part, path: Path) -> None:
         object_key = part.object_key or ""
         size = await self._objects.size(object_key)
-        if size is not None and size != part.bytes:  # another file may be of any size
-            raise LostPartError(f"{key.listener}: its rows are not what they were")
+        if size is not None and size != part.bytes:  # a foreign file may be of any size
+            raise LostPartError(f"{key.listener}: its rows have changed")
         try:
             await self._objects.fetch_file(object_key, path)
         except Rejected as error:
@@ -174,7 +174,7 @@ class PartPlaces:
             raise LostPartError(f"{key.listener}: its rows are not in the object store any more") from None
 
     async def close(self, report_id: int, status: str, nonce: str) -> None:
-        """Throw away what is kept of the parts of a report that is over; what cannot be done now upkeep does later."""
+        """Remove the parts of a report that is over; what fails now upkeep does later."""
         if self._shared is not None:
             with suppress(Unavailable):
                 await self._shared.close(report_id, status, nonce=nonce, ttl=HASH_TTL)
@@ -182,24 +182,24 @@ class PartPlaces:
             found = await self._objects.listing(f"parts/{report_id}/", 1000)
             await self.drop([one.key for one in found])
         except TickwrightError as error:
-            _log.warning("reports.parts_left", report=report_id, error=error.message)
+            _log.warning("reports.parts_not_deleted", report=report_id, error=error.message)
 
-    async def forget(self, kept: Kept) -> None:
-        """Remove what was put away and does not count. What the hash refers to stays: another attempt may have it."""
-        if kept.object_key is not None and self._shared is None:
-            await self.drop([kept.object_key])
+    async def forget(self, stored: StoredPart) -> None:
+        """Remove a part that does not count. What the hash refers to stays: another attempt may have it."""
+        if stored.object_key is not None and self._shared is None:
+            await self.drop([stored.object_key])
 
     async def drop(self, keys: list[str]) -> None:
-        """Remove objects that nobody needs; one that stays is found by upkeep."""
+        """Remove objects that are not needed; one that stays is found by upkeep."""
         try:
             if keys:
                 await self._objects.delete(keys)
         except TickwrightError as error:
-            _log.warning("reports.objects_left", keys=keys[:10], error=error.message)
+            _log.warning("reports.objects_not_deleted", keys=keys[:10], error=error.message)
 
 
-def _counting(key: PartKey, answer: PutAnswer, ours: Kept) -> Kept | None:
-    """Return what counts by the hash's answer: ours, or what an earlier attempt has marked."""
+def _counting(key: PartKey, answer: PutAnswer, ours: StoredPart) -> StoredPart | None:
+    """Return what counts by the hash's answer: ours, or the part that an earlier attempt has marked."""
     match answer.put:
         case Put.STORED:
             return ours
@@ -209,7 +209,7 @@ def _counting(key: PartKey, answer: PutAnswer, ours: Kept) -> Kept | None:
 
 
 def life(plan: Plan) -> timedelta:
-    """Return how long a hash lives without progress: the document's ten minutes, or two delayed checks."""
+    """Return how long a hash lives without progress: ten minutes, or two delayed checks."""
     return max(HASH_TTL, timedelta(seconds=2 * plan.check_every_s))
 
 
@@ -238,10 +238,10 @@ def _checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _note(kept: Kept) -> str:
-    facts = kept.facts
+def _note(stored: StoredPart) -> str:
+    facts = stored.facts
     columns = [[column.name, column.type] for column in facts.columns]
-    return json.dumps([facts.rows, facts.bytes, facts.checksum, columns, kept.place, kept.object_key])
+    return json.dumps([facts.rows, facts.bytes, facts.checksum, columns, stored.place, stored.object_key])
 
 
 def _objects_of(key: PartKey) -> str:
@@ -249,19 +249,19 @@ def _objects_of(key: PartKey) -> str:
 
 
 def _is_of(key: PartKey, place: str, object_key: str | None) -> bool:
-    """Whether rows of this part may be there: every program that writes to Redis can write a note with any key."""
+    """Whether rows of this part may be stored there: any program can write a note with any key into Redis."""
     if place == "redis":
         return object_key is None
     begin = _objects_of(key)
     return object_key is not None and object_key.startswith(begin) and bool(_NAME.fullmatch(object_key, len(begin)))
 
 
-def _noted(key: PartKey, note: str) -> Kept | None:
-    """Return what a note says; ``None`` where it is none of ours."""
+def _noted(key: PartKey, note: str) -> StoredPart | None:
+    """Return what a note says; ``None`` where it is foreign."""
     try:
         rows, size, checksum, columns, place, object_key = _decode_note(note)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     if not _is_of(key, place, object_key):
         return None
-    return Kept(PartFacts(columns_from(columns), rows, size, checksum), place, object_key)
+    return StoredPart(PartFacts(columns_from(columns), rows, size, checksum), place, object_key)

@@ -1,4 +1,4 @@
-"""The ledger of parts: who brings what, under which claim, and where it is now."""
+"""The ledger of parts: which process fetches which part, under which claim, and where its rows are stored."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -21,12 +21,12 @@ _RECORDS = load("tickwright.capabilities.reports.sql", "records.sql")
 _ACTIVE = frozenset({"pending", "querying"})
 
 
-class Kept(NamedTuple):
-    """A part that is kept somewhere.
+class StoredPart(NamedTuple):
+    """A part whose rows are stored.
 
     Attributes:
         place: ``redis``, ``postgres`` or ``object``.
-        data: What PostgreSQL has to keep, as NDJSON; nothing for the other places.
+        data: The rows as NDJSON, for PostgreSQL; ``None`` for the other places.
     """
 
     facts: PartFacts
@@ -37,7 +37,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One part in this process's hands."""
+    """One claimed part."""
 
     key: PartKey
     stage: int
@@ -54,11 +54,11 @@ class Claim:
 
 
 class PartsStore:
-    """The rows of ``tickwright.report_parts``, as those who bring parts see them.
+    """The rows of ``tickwright.report_parts``, for listeners and deliveries.
 
     Invariants:
-        RPT-1: what a claim's holder writes is written only while the claim is his.
-        RPT-2: a part is done once; who finishes it last in its stage rings.
+        RPT-1: the holder of a claim writes only while it holds the claim.
+        RPT-2: a part is done once; finishing the last one of its stage notifies.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -74,12 +74,12 @@ class PartsStore:
         announced: tuple[int, str] | None = None,
         number: int = 0,
     ) -> list[Claim]:
-        """Take what is due, at most as much as there is room for.
+        """Claim what is due, at most as much as there is room for.
 
         Args:
             owner: Token of the session.
-            rooms: How many more this process can bring, by who serves them.
-            but: By who serves them, types of which nothing is taken.
+            rooms: How many more this process can fetch, by function or source.
+            but: By function or source, types of which nothing is claimed.
             announced: Only this listener's part of this report, though it may not be due yet.
             number: Of the claim; the session may refuse it.
         """
@@ -99,7 +99,7 @@ class PartsStore:
         return found
 
     async def keep(self, held: Mapping[tuple[int, str], tuple[int, int]], owner: int) -> set[tuple[int, str]]:
-        """Say how many rows each has so far, by (report, listener): (fence, rows); return what is still ours."""
+        """Write the rows so far, by (report, listener): (fence, rows); return the parts that ``owner`` still has."""
         rows = await self._pool.fetch(
             SQL["keep_parts"],
             [report_id for report_id, _ in held],
@@ -110,37 +110,35 @@ class PartsStore:
         )
         return {(row["report_id"], row["listener"]) for row in rows}
 
-    async def finish(self, claim: Claim, owner: int, kept: Kept) -> bool:
-        """Write what was brought; false where the part was not ours any more."""
+    async def finish(self, claim: Claim, owner: int, stored: StoredPart) -> bool:
+        """Write that a part is done; false where the claim was lost."""
         async with self._pool.acquire() as connection, connection.transaction():
             if not await self._lock(connection, claim.key):
                 return False
             found = await connection.fetchval(
-                SQL["finish_part"], *_key(claim.key), claim.fence, owner, *_facts(kept), kept.place, kept.object_key
+                SQL["finish_part"], *_key(claim.key), claim.fence, owner, *_stored(stored)
             )
             if found is None:
                 return False
-            await self._settle(connection, claim.key, claim.stage, kept.data)
+            await self._end(connection, claim.key, claim.stage, stored.data)
         return True
 
-    async def deliver(self, key: PartKey, stage: int, began_at: datetime, kept: Kept, caller: Caller) -> bool:
-        """Write what a service has brought, and who did; false where it was not expected any more."""
+    async def deliver(self, key: PartKey, stage: int, began_at: datetime, stored: StoredPart, caller: Caller) -> bool:
+        """Write that a service has delivered its part, and the caller; false where it was no longer expected."""
         async with self._pool.acquire() as connection, connection.transaction():
             if not await self._lock(connection, key):
                 return False
-            found = await connection.fetchval(
-                SQL["deliver_part"], *_key(key), began_at, *_facts(kept), kept.place, kept.object_key
-            )
+            found = await connection.fetchval(SQL["deliver_part"], *_key(key), began_at, *_stored(stored))
             if found is None:
                 return False
-            facts = kept.facts
-            said = {**_said(key), "rows": facts.rows, "bytes": facts.bytes, "checksum": facts.checksum}
-            await write_audit(connection, caller, "reports.deliver", f"report:{key.report_id}", after=said)
-            await self._settle(connection, key, stage, kept.data)
+            facts = stored.facts
+            details = {**_details(key), "rows": facts.rows, "bytes": facts.bytes, "checksum": facts.checksum}
+            await write_audit(connection, caller, "reports.deliver", f"report:{key.report_id}", after=details)
+            await self._end(connection, key, stage, stored.data)
         return True
 
     async def fail(self, claim: Claim, owner: int, error: str, *, again: timedelta | None) -> bool:
-        """Write that an attempt failed: due again after a while, or for good; false where it was not ours any more."""
+        """Write that an attempt failed: due again after a while, or for good; false where the claim was lost."""
         again_s = None if again is None else again.total_seconds()
         async with self._pool.acquire() as connection, connection.transaction():
             if not await self._lock(connection, claim.key):
@@ -149,43 +147,43 @@ class PartsStore:
                 SQL["fail_part"], *_key(claim.key), claim.fence, owner, without_secrets(error)[:1000], again_s
             )
             if state == "failed":
-                await self._settle(connection, claim.key, claim.stage, None)
+                await self._end(connection, claim.key, claim.stage, None)
         return state is not None
 
     async def refuse(self, key: PartKey, stage: int, error: str, caller: Caller) -> bool:
-        """Write that a service cannot bring its part, and who said so; false where it was not expected any more."""
+        """Write that a service cannot deliver its part, and the caller; false where it was no longer expected."""
         async with self._pool.acquire() as connection, connection.transaction():
             if not await self._lock(connection, key):
                 return False
             found = await connection.fetchval(SQL["refuse_part"], *_key(key), error[:1000])
             if found is not None:
-                said = {**_said(key), "error": error[:1000]}
-                await write_audit(connection, caller, "reports.refuse_part", f"report:{key.report_id}", after=said)
-                await self._settle(connection, key, stage, None)
+                details = {**_details(key), "error": error[:1000]}
+                await write_audit(connection, caller, "reports.refuse_part", f"report:{key.report_id}", after=details)
+                await self._end(connection, key, stage, None)
         return found is not None
 
     async def release(self, claim: Claim, owner: int) -> None:
-        """Give it back as if it had not been begun."""
+        """Release a part as if it had not been begun."""
         key = claim.key
         await self._pool.execute(SQL["release_part"], key.report_id, key.listener, claim.fence, owner)
-        await self._pool.execute(_RECORDS["ring"])
+        await self._pool.execute(_RECORDS["notify"])
 
-    async def give_back_strays(self, connection: Connection, owner: int, known: Mapping[tuple[int, str], int]) -> int:
-        """Give back what the ledger says is ours beside what is known, by fences: the answer to a claim was lost."""
+    async def release_unknown(self, connection: Connection, owner: int, known: Mapping[tuple[int, str], int]) -> int:
+        """Release parts that ``owner`` has beside those that are known, by fence: the answer to a claim was lost."""
         reports, listeners = [one for one, _ in known], [one for _, one in known]
-        returned = await connection.fetchval(SQL["stray_parts"], owner, reports, listeners, [*known.values()])
+        returned = await connection.fetchval(SQL["release_unknown_parts"], owner, reports, listeners, [*known.values()])
         if returned:
-            await connection.execute(_RECORDS["ring"])
+            await connection.execute(_RECORDS["notify"])
         return int(returned)
 
     async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
-        """Give back what lost sessions held; in the transaction that declares them lost."""
+        """Release what lost sessions held; in the transaction that declares them lost."""
         await connection.execute(SQL["reclaim_parts"], [*tokens])
         await connection.execute(_RECORDS["reclaim_steps"], [*tokens])
-        await connection.execute(_RECORDS["ring"])
+        await connection.execute(_RECORDS["notify"])
 
     async def data(self, key: PartKey) -> bytes | None:
-        """Return what PostgreSQL keeps of a part."""
+        """Return the rows of a part that PostgreSQL stores, as NDJSON."""
         found = await self._pool.fetchval(SQL["get_data"], key.report_id, key.listener, key.epoch)
         return None if found is None else bytes(found)
 
@@ -193,11 +191,11 @@ class PartsStore:
         row = await connection.fetchrow(_RECORDS["lock_report"], key.report_id)
         return row is not None and row["status"] in _ACTIVE and row["epoch"] == key.epoch
 
-    async def _settle(self, connection: Connection, key: PartKey, stage: int, data: bytes | None) -> None:
+    async def _end(self, connection: Connection, key: PartKey, stage: int, data: bytes | None) -> None:
         if data is not None:
             await connection.execute(SQL["put_data"], key.report_id, key.listener, key.epoch, data)
-        if await connection.fetchval(_RECORDS["ring_if_complete"], key.report_id, stage):
-            await connection.execute(_RECORDS["ring"])
+        if await connection.fetchval(_RECORDS["notify_if_complete"], key.report_id, stage):
+            await connection.execute(_RECORDS["notify"])
 
 
 def columns_to_json(columns: Sequence[Column]) -> str:
@@ -206,16 +204,16 @@ def columns_to_json(columns: Sequence[Column]) -> str:
 
 
 def columns_from(pairs: Sequence[Sequence[str]]) -> tuple[Column, ...]:
-    """Return them again."""
+    """Return columns from the pairs that the ledger has."""
     return tuple(Column(name, kind) for name, kind in pairs)
 
 
-def _facts(kept: Kept) -> tuple[int, int, str, str]:
-    facts = kept.facts
-    return facts.rows, facts.bytes, facts.checksum, columns_to_json(facts.columns)
+def _stored(part: StoredPart) -> tuple[int, int, str, str, str, str | None]:
+    facts = part.facts
+    return facts.rows, facts.bytes, facts.checksum, columns_to_json(facts.columns), part.place, part.object_key
 
 
-def _said(key: PartKey) -> dict[str, Any]:
+def _details(key: PartKey) -> dict[str, Any]:
     return {"listener": key.listener, "epoch": key.epoch}
 
 

@@ -35,14 +35,14 @@ TypeName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,49}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
-    """What a call says beside the names of those whom it is for.
+class AnnouncedStage:
+    """What an announcement says beside its listeners.
 
     Attributes:
         stage: From 1 on.
         conditions: Normalised; JSON values by name.
-        feed: What the stages before this one give to its queries; JSON values by name.
-        deadline_at: Behind which nothing counts.
+        feed: Values that the stages before give to the queries of this one, by name.
+        deadline_at: After which no part counts.
     """
 
     report_id: int
@@ -55,13 +55,13 @@ class Announcement:
     deadline_at: datetime
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """See docs/messages.md. Members may be added under version 1; none is renamed or gets another meaning.
 
     Attributes:
-        listeners: Who is expected in this stage; in a repeated call who is still missing.
+        listeners: Expected in this stage; in a repeated announcement those that are still missing.
         feed: ``None`` where it was too large: fetch it, ``GET /v1/reports/{id}/parts/{listener}``.
-        announced: 1 for the first call of a stage; rises with each delayed check.
+        announced: 1 for the first one of a stage; rises with each delayed check.
     """
 
     version: int
@@ -83,45 +83,45 @@ class _Head(msgspec.Struct):
 
 
 class FutureVersionError(Exception):
-    """A newer release wrote it; another process may know how to read it."""
+    """A newer release wrote it; a process of that release can read it."""
 
 
 _head = msgspec.json.Decoder(_Head).decode
-_decode = msgspec.json.Decoder(Call).decode
+_decode = msgspec.json.Decoder(Announcement).decode
 
 
-def write_call(told: Announcement, listeners: Sequence[str], announced: int) -> str:
-    """Return the call as JSON text.
+def write_announcement(stage: AnnouncedStage, listeners: Sequence[str], announced: int) -> str:
+    """Return the announcement as JSON text.
 
     Args:
-        told: Its feed is left out above 64 KiB.
-        listeners: Whom it is for, 1 to 100.
-        announced: 1 for the first call of the stage.
+        stage: Its feed is left out above 64 KiB.
+        listeners: 1 to 100.
+        announced: 1 for the first one of the stage.
     """
-    feed = _json(told.feed)
+    feed = _json(stage.feed)
     large = len(feed.encode()) > FEED_BYTES_MAX
     return _json(
         {
             "version": VERSION,
-            "report_id": told.report_id,
-            "epoch": told.epoch,
-            "stage": told.stage,
-            "type": told.type,
+            "report_id": stage.report_id,
+            "epoch": stage.epoch,
+            "stage": stage.stage,
+            "type": stage.type,
             "listeners": [*listeners],
-            "conditions": told.conditions,
-            **({"feed_omitted": True} if large else {"feed": told.feed}),
-            "requester": told.requester,
-            "deadline_at": _instant(told.deadline_at),
+            "conditions": stage.conditions,
+            **({"feed_omitted": True} if large else {"feed": stage.feed}),
+            "requester": stage.requester,
+            "deadline_at": _instant(stage.deadline_at),
             "announced": announced,
         }
     )
 
 
-def read_call(body: bytes) -> Call:
-    """Return the call of a message.
+def read_announcement(body: bytes) -> Announcement:
+    """Return the announcement of a message.
 
     Raises:
-        Rejected: Why it is among the dead letters: ``oversize``, ``not_json``, ``unknown_version``,
+        Rejected: It is to be dead-lettered: ``oversize``, ``not_json``, ``unknown_version``,
             ``invalid_message``. Permanent for this message.
         FutureVersionError: Retry elsewhere.
     """
@@ -129,13 +129,13 @@ def read_call(body: bytes) -> Call:
         raise Rejected("oversize", f"{len(body)} bytes; at most {BODY_BYTES_MAX}")
     _check_head(body)
     try:
-        call = _decode(body)
+        announcement = _decode(body)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise Rejected("invalid_message", str(error)[:500]) from None
-    problem = _problem(call)
+    problem = _problem(announcement)
     if problem:
         raise Rejected("invalid_message", problem)
-    return call
+    return announcement
 
 
 def _check_head(body: bytes) -> None:
@@ -149,12 +149,12 @@ def _check_head(body: bytes) -> None:
         raise FutureVersionError(f"version {version}"[:60])
 
 
-def _problem(call: Call) -> str | None:
-    if len(set(call.listeners)) < len(call.listeners):
+def _problem(found: Announcement) -> str | None:
+    if len(set(found.listeners)) < len(found.listeners):
         return "listeners: each name once"
-    if (call.feed is None) != call.feed_omitted:
+    if (found.feed is None) != found.feed_omitted:
         return "feed: an object, or feed_omitted is true"
-    if call.deadline_at.year not in YEARS:
+    if found.deadline_at.year not in YEARS:
         return "deadline_at: from 1970 to 2199"
     return None
 
@@ -187,25 +187,25 @@ class Routes:
 
     @property
     def grace_s(self) -> float:
-        """After how long a part that was announced may be claimed by whoever looks."""
+        """After how long an announced part may be claimed without its announcement."""
         return 0.0 if self.everyone is None else GRACE_S
 
-    def one(self, listener: str) -> str:
-        """Return the destination that only ``listener`` hears."""
+    def single(self, listener: str) -> str:
+        """Return the destination of ``listener`` alone."""
         return f"amqp:{self.exchange}/{listener}"
 
 
 def served_by(kind: str, listener: str, source: str | None) -> str:
-    """Return who can bring a part: a process with that function, or with that source, or the service of that name."""
+    """Return what serves a part: the function or service of that name, or the source."""
     if kind == "sql":
         return f"source:{source}"
     return f"{kind}:{listener}"
 
 
-async def tell_all(connection: Connection, routes: Routes, told: Announcement, plan: Plan) -> None:
-    """Announce a stage to everybody who has a part in it, behind the commit of the caller's transaction."""
+async def announce_stage(connection: Connection, routes: Routes, stage: AnnouncedStage, plan: Plan) -> None:
+    """Announce a stage to every listener that has a part in it, after the commit of the caller's transaction."""
     if routes.everyone is not None:
-        names = tuple(one.name for one in plan.listeners if one.stage == told.stage)
-        key, message = f"report/{told.report_id}", write_call(told, names, 1)
+        names = tuple(one.name for one in plan.listeners if one.stage == stage.stage)
+        key, message = f"report/{stage.report_id}", write_announcement(stage, names, 1)
         await connection.execute(_RECORDS["announce"], routes.everyone, key, message)
-    await connection.execute(_RECORDS["ring"])
+    await connection.execute(_RECORDS["notify"])

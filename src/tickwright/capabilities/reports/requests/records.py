@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tickwright.capabilities.reports.parts.storage import PartPlaces
+from tickwright.capabilities.reports.parts.storage import PartStorage
 from tickwright.capabilities.reports.requests.conditions import normalise, query_key
 from tickwright.capabilities.reports.requests.explain import explain, timeline
-from tickwright.capabilities.reports.requests.messages import Announcement, Routes, served_by, tell_all
+from tickwright.capabilities.reports.requests.messages import AnnouncedStage, Routes, announce_stage, served_by
 from tickwright.capabilities.reports.requests.store import SQL, RecordsStore
 from tickwright.capabilities.reports.requests.views import ReportDetail, ReportRequestBody, ReportView, RequestedReport
 from tickwright.capabilities.reports.types.plan import Plan
@@ -36,7 +36,7 @@ CREATE_TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewReport:
-    """What is asked for, checked. ``plan`` has the request's own format in it."""
+    """A checked request. ``plan`` has the request's own format in it."""
 
     type: str
     query_key: str
@@ -59,7 +59,7 @@ async def create_record(connection: Connection, routes: Routes, new: NewReport) 
     """Make a record with its parts and announce it, in the caller's transaction, or find the equal one under way.
 
     Raises:
-        Contended: ``report_in_flight``: equal ones come and go faster than they can be seen. Retry.
+        Contended: ``report_in_flight``: equal ones begin and end all the time. Retry.
 
     Invariants:
         RRC-1: one report under way per requester and query key.
@@ -71,19 +71,19 @@ async def create_record(connection: Connection, routes: Routes, new: NewReport) 
             float(new.plan.check_every_s),
         )  # fmt: skip
         if row is not None:
-            await _expect(connection, routes, row["id"], new.plan)
-            told = Announcement(
+            await _insert_parts(connection, routes, row["id"], new.plan)
+            stage = AnnouncedStage(
                 row["id"], row["epoch"], 1, new.type, new.conditions, {}, new.requester, row["deadline_at"]
             )
-            await tell_all(connection, routes, told, new.plan)
+            await announce_stage(connection, routes, stage, new.plan)
             return Created(row["id"], created=True)
         found = await connection.fetchval(SQL["running_report"], new.requester, new.query_key)
         if found is not None:
             return Created(found, created=False)
-    raise Contended("report_in_flight", "an equal report is being asked for or ends just now; try again")
+    raise Contended("report_in_flight", "an equal report begins or ends at this moment; try again")
 
 
-async def _expect(connection: Connection, routes: Routes, report_id: int, plan: Plan) -> None:
+async def _insert_parts(connection: Connection, routes: Routes, report_id: int, plan: Plan) -> None:
     listeners = plan.listeners
     await connection.execute(
         SQL["insert_parts"],
@@ -103,27 +103,27 @@ SNAPSHOT = "repeatable_read"
 
 
 class Records:
-    """Everything that users do with records but list them; see :mod:`.records_list`.
+    """Everything that users do with records but list them.
 
     Args:
-        store: Whose transactions make and end records.
-        types: What can be asked for.
-        places: Where parts are kept, to be thrown away with a cancelled report.
-        objects: Where files are kept.
+        store: Makes and ends records.
+        types: The report types that can be requested.
+        storage: Of parts, which are removed with a cancelled report.
+        objects: Where files are stored.
     """
 
     def __init__(
-        self, pool: Pool, store: RecordsStore, types: ReportTypes, places: PartPlaces, objects: ObjectStore
+        self, pool: Pool, store: RecordsStore, types: ReportTypes, storage: PartStorage, objects: ObjectStore
     ) -> None:
-        self._pool, self._store, self._types, self._places, self._objects = pool, store, types, places, objects
+        self._pool, self._store, self._types, self._storage, self._objects = pool, store, types, storage, objects
 
-    # ------------------------------------------------------------------ asked for
+    # ------------------------------------------------------------------ requests
 
     async def request(self, body: ReportRequestBody, caller: Caller) -> RequestedReport:
-        """Ask for a report.
+        """Request a report.
 
         Args:
-            body: What is wanted.
+            body: The request.
             caller: The requester, where the body names none.
 
         Returns:
@@ -135,19 +135,19 @@ class Records:
             Contended: ``report_in_flight``. Retry.
         """
         new = await self.check(body, caller)
-        report_id = await self._answered(new, body.max_age)
+        report_id = await self._recent(new, body.max_age)
         created = False
         if report_id is None:
             async with self._pool.acquire() as connection, connection.transaction():
                 report_id, created = await create_record(connection, self._store.routes, new)
                 if created:
-                    asked = {"type": new.type, "requester": new.requester, "conditions": new.conditions}
-                    await write_audit(connection, caller, "reports.request", f"report:{report_id}", after=asked)
+                    details = {"type": new.type, "requester": new.requester, "conditions": new.conditions}
+                    await write_audit(connection, caller, "reports.request", f"report:{report_id}", after=details)
         async with self._pool.acquire() as connection:
             return view(RequestedReport, await _row(connection, report_id), created=created)
 
     async def check(self, body: ReportRequestBody, caller: Caller) -> NewReport:
-        """Return what ``body`` asks for, ready to be made; errors as :meth:`request`."""
+        """Return the checked request, ready for :meth:`create`; errors as :meth:`request`."""
         async with self._pool.acquire() as connection:
             plan = await self._types.plan(connection, body.type)
             notify = body.notify or plan.notify
@@ -167,15 +167,15 @@ class Records:
         )
 
     async def create(self, connection: Connection, new: NewReport) -> Created:
-        """Make a checked report in the caller's transaction, or find the equal one under way.
+        """Create a checked report in the caller's transaction, or find the equal one under way.
 
         Raises:
             Contended: ``report_in_flight``. Retry.
         """
         return await create_record(connection, self._store.routes, new)
 
-    async def _answered(self, new: NewReport, max_age: str | None) -> int | None:
-        """Return the finished report that answers a request as well as a new one would, if its file is there."""
+    async def _recent(self, new: NewReport, max_age: str | None) -> int | None:
+        """Return the finished report that is young enough to answer the request, if its file is there."""
         if max_age is None:
             return None
         age = parse_duration(max_age, field="max_age")
@@ -185,12 +185,12 @@ class Records:
         if row is None:
             return None
         try:
-            there = await self._objects.size(row["file_key"])
-        except TickwrightError:  # nobody can say whether it is there: a new one is never wrong
+            size = await self._objects.size(row["file_key"])
+        except TickwrightError:  # unknown: a new one is never wrong
             return None
-        return row["id"] if there == row["bytes"] else None
+        return row["id"] if size == row["bytes"] else None
 
-    # ------------------------------------------------------------------ looked at
+    # ------------------------------------------------------------------ reading
 
     async def get(self, report_id: int) -> ReportDetail:
         """Return one report with its parts.
@@ -204,7 +204,7 @@ class Records:
         return view(ReportDetail, row, parts=timeline(parts))
 
     async def explain(self, report_id: int) -> Explanation:
-        """Return why a report is where it is: whom it waits for, since when, and what happens next.
+        """Return the reasons for a report's state: what it waits for, since when, and what happens next.
 
         Raises:
             Rejected: ``report_not_found`` (404). Permanent.
@@ -216,10 +216,10 @@ class Records:
             parts = await connection.fetch(LISTING["explain_parts"], report_id)
         return explain(facts, parts)
 
-    # ------------------------------------------------------------------ ended
+    # ------------------------------------------------------------------ cancelling
 
     async def cancel(self, report_id: int, *, caller: Caller) -> ReportView:
-        """End a report without a file; whoever works on it has lost it. Twice is harmless.
+        """End a report without a file; every claim on it is lost. Twice is harmless.
 
         Raises:
             Rejected: ``report_not_found`` (404); ``report_over`` (409) with its status, it has ended by itself.
@@ -236,7 +236,7 @@ class Records:
                 was, now = {"status": before["status"]}, {"status": "cancelled", "type": after["type"]}
                 await write_audit(connection, caller, "reports.cancel", f"report:{report_id}", before=was, after=now)
         if cancelled:
-            await self._places.close(report_id, "cancelled", after["nonce"])
+            await self._storage.close(report_id, "cancelled", after["nonce"])
         return view(ReportView, after)
 
 
@@ -254,12 +254,12 @@ def not_found(report_id: int) -> Rejected:
 
 # ---------------------------------------------------------------------- download centre
 
-LOOKED_MAX = 5_000
-"""Reports that a page looks at, when it filters by more than the requester."""
+SCANNED_MAX = 5_000
+"""Reports that a page reads, when it filters by more than the requester."""
 
 
 class ReportQuery(msgspec.Struct, frozen=True):
-    """What a listing of reports is asked for.
+    """A query for a page of reports.
 
     Attributes:
         statuses: Empty is all.
@@ -284,7 +284,7 @@ class RecordsList:
         """Return one page of reports, newest first.
 
         With a filter beside the requester a page may hold fewer than its limit, or none, and still have a next one:
-        it looks at 5,000 reports.
+        it reads 5,000 reports.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -292,7 +292,7 @@ class RecordsList:
         limit = bounded(query.limit)
         listing = ("reports", query.requester, query.department, query.type, *query.statuses)
         before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
-        given = [before, query.department, query.type, [*query.statuses] or None, limit + 1, LOOKED_MAX]
+        given = [before, query.department, query.type, [*query.statuses] or None, limit + 1, SCANNED_MAX]
         rows = await fetch_page(self._pool, LISTING["list_reports"], *given, query.requester)
         items = [view(ReportView, row) for row in rows[:limit] if row["id"] is not None]
         position = items[-1].id if len(rows) > limit else rows[0]["last_id"]

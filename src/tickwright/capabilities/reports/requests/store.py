@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tickwright.capabilities.reports.merge.steps import Part, Record
-from tickwright.capabilities.reports.requests.messages import Announcement, Routes, tell_all, write_call
+from tickwright.capabilities.reports.requests.messages import AnnouncedStage, Routes, announce_stage, write_announcement
 from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.domain.functions import storable
 from tickwright.ports.reports import PartFacts
@@ -21,7 +21,7 @@ SQL = load("tickwright.capabilities.reports.sql", "records.sql")
 
 @dataclass(frozen=True, slots=True)
 class FinishedFile:
-    """A file that is whole and where it says."""
+    """A file that is whole and uploaded."""
 
     address: str
     key: str
@@ -33,7 +33,7 @@ class RecordsStore:
     """The rows of ``tickwright.reports``.
 
     Invariants:
-        RRC-2: what happens behind the claim of a step happens under its fence, or not at all.
+        RRC-2: every write of a step is made under its fence, or not at all.
         RRC-3: a record that is over never changes its status again.
     """
 
@@ -61,7 +61,7 @@ class RecordsStore:
 
     async def release_unknown(self, connection: Connection, owner: int, known: Collection[tuple[int, int]]) -> int:
         """Release steps that ``owner`` has beside those that are known, by report and fence: an answer was lost."""
-        return int(await connection.fetchval(SQL["stray_steps"], owner, *_arrays(known)))
+        return int(await connection.fetchval(SQL["release_unknown_steps"], owner, *_arrays(known)))
 
     async def held(self, steps: Collection[tuple[int, int]], owner: int) -> set[tuple[int, int]]:
         """Return which of these steps, by report and fence, ``owner`` still has."""
@@ -69,7 +69,7 @@ class RecordsStore:
         return {(row["id"], row["fence"]) for row in rows}
 
     async def waiting(self, owner: int) -> dict[tuple[int, int], Plan]:
-        """Return the (report, epoch) whose step waits for room, or is ours; at most 10,000."""
+        """Return the (report, epoch) whose step waits for a merge slot, or is owned by ``owner``; at most 10,000."""
         rows = await self._pool.fetch(SQL["waiting_steps"], owner)
         return {(row["id"], row["epoch"]): msgspec.json.decode(row["plan"], type=Plan) for row in rows}
 
@@ -78,51 +78,50 @@ class RecordsStore:
         return [_part(row) for row in await self._pool.fetch(SQL["report_parts"], report_id)]
 
     async def leave(self, record: Record, owner: int, *, after_s: float | None = None) -> None:
-        """Give the step back for so long, or until its next check, or until it is rung for."""
+        """Release the step: due after ``after_s``, or at its next check; or when its stage is complete."""
         await self._pool.execute(SQL["leave_step"], record.id, record.fence, owner, after_s)
 
     async def wait_for_slot(self, record: Record, owner: int) -> None:
         """Release the step until a process has a merge slot for it."""
         async with self._step(SQL["wait_for_slot"], record, owner) as connection:
             if connection is not None:
-                await connection.execute(SQL["ring"])
+                await connection.execute(SQL["notify"])
 
     async def announce_again(self, record: Record, owner: int, listeners: Sequence[str]) -> None:
-        """Count a delayed check, tell those who are missing under their own keys, and give the step back."""
+        """Count a delayed check, announce the stage to the missing ``listeners``, and release the step."""
         async with self._step(SQL["count_check"], record, owner, float(record.plan.check_every_s)) as connection:
             if connection is None:
                 return
             for name in listeners if self.routes.everyone else ():
-                message = write_call(_told(record), (name,), record.checks + 2)
-                await connection.execute(SQL["announce"], self.routes.one(name), f"report/{record.id}", message)
+                message = write_announcement(_stage_of(record), (name,), record.checks + 2)
+                await connection.execute(SQL["announce"], self.routes.single(name), f"report/{record.id}", message)
             await connection.execute(SQL["leave_step"], record.id, record.fence, owner, None)
-            await connection.execute(SQL["ring"])
+            await connection.execute(SQL["notify"])
 
     async def next_stage(self, record: Record, owner: int, feed: Mapping[str, Any]) -> bool:
-        """Begin the next stage with what the ones before it give to its queries; false where the step was lost."""
+        """Begin the next stage with ``feed`` for its queries; false where the step was lost."""
         every_s = float(record.plan.check_every_s)
         async with self._step(SQL["next_stage"], record, owner, json.dumps(feed), every_s) as connection:
             if connection is None:
                 return False
-            stage = record.stage + 1
-            await connection.execute(SQL["open_stage"], record.id, stage, self.routes.grace_s)
-            told = _told(record, stage=stage, feed={**record.feed, **feed})
-            await tell_all(connection, self.routes, told, record.plan)
+            stage = _stage_of(record, stage=record.stage + 1, feed={**record.feed, **feed})
+            await connection.execute(SQL["open_stage"], record.id, stage.stage, self.routes.grace_s)
+            await announce_stage(connection, self.routes, stage, record.plan)
         return True
 
     async def begin_merge(self, record: Record, owner: int) -> bool:
-        """Say that the parts are being put together; what is not there by now is dropped. False where it was lost."""
+        """Write that the merge begins, and drop the open parts; false where the step was lost."""
         async with self._step(SQL["begin_merge"], record, owner, record.epoch) as connection:
             if connection is not None:
                 await connection.execute(SQL["drop_open_parts"], record.id)
             return connection is not None
 
     async def begin_try(self, record: Record, owner: int) -> bool:
-        """Count a try of a step that takes its time; false where it was lost."""
+        """Count a try of a step that merges; false where the step was lost."""
         return await self._pool.fetchval(SQL["begin_try"], record.id, record.fence, owner) is not None
 
     async def finish(self, record: Record, owner: int, file: FinishedFile) -> bool:
-        """Say that the file is there; false where the step was lost: then the file is nobody's."""
+        """Write that the report has its file; false where the step was lost: then no record names the file."""
         facts = file.facts
         async with self._step(
             SQL["finish_report"], record, owner, record.epoch, file.address, file.key, facts.rows, facts.bytes,
@@ -133,15 +132,15 @@ class RecordsStore:
             return connection is not None
 
     async def fail(self, record: Record, owner: int, code: str, text: str, manifest: Mapping[str, Any]) -> bool:
-        """End it without a file and say why; false where the step was lost."""
-        said = json.dumps(manifest)
-        async with self._step(SQL["fail_report"], record, owner, code, storable(text)[:1000], said) as connection:
+        """End the report without a file, with a reason; false where the step was lost."""
+        found = json.dumps(manifest)
+        async with self._step(SQL["fail_report"], record, owner, code, storable(text)[:1000], found) as connection:
             if connection is not None:
                 await self._end(connection, record.id)
             return connection is not None
 
     async def restart(self, record: Record, owner: int) -> bool:
-        """Ask for all parts again under the next epoch; false where the step was lost."""
+        """Fetch all parts again under the next epoch; false where the step was lost."""
         every_s = float(record.plan.check_every_s)
         async with self._step(SQL["restart_report"], record, owner, every_s) as connection:
             if connection is None:
@@ -149,11 +148,11 @@ class RecordsStore:
             epoch = record.epoch + 1
             await connection.execute(SQL["delete_data"], record.id)
             await connection.execute(SQL["reset_parts"], record.id, epoch, self.routes.grace_s)
-            told = _told(record, epoch=epoch, stage=1, feed={})
-            await tell_all(connection, self.routes, told, record.plan)
+            stage = _stage_of(record, epoch=epoch, stage=1, feed={})
+            await announce_stage(connection, self.routes, stage, record.plan)
         return True
 
-    # ------------------------------------------------------------------ ended by its user
+    # ------------------------------------------------------------------ cancelled
 
     async def cancel(self, connection: Connection, report_id: int) -> bool:
         """End a report without a file; false where it is over, or there is none."""
@@ -166,7 +165,7 @@ class RecordsStore:
 
     @asynccontextmanager
     async def _step(self, query: str, record: Record, owner: int, *arguments: Any) -> AsyncIterator[Connection | None]:
-        """Open a transaction that begins with a fenced write; ``None`` where the step is somebody else's by now."""
+        """Open a transaction that begins with a fenced write; ``None`` where the step was lost."""
         async with self._pool.acquire() as connection, connection.transaction():
             found = await connection.fetchval(query, record.id, record.fence, owner, *arguments)
             yield None if found is None else connection
@@ -181,10 +180,10 @@ def _arrays(steps: Collection[tuple[int, int]]) -> tuple[list[int], list[int]]:
     return [report_id for report_id, _ in steps], [fence for _, fence in steps]
 
 
-def _told(
+def _stage_of(
     record: Record, *, epoch: int | None = None, stage: int | None = None, feed: Mapping[str, Any] | None = None
-) -> Announcement:
-    return Announcement(
+) -> AnnouncedStage:
+    return AnnouncedStage(
         record.id,
         epoch or record.epoch,
         stage or record.stage,

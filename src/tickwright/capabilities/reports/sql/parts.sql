@@ -1,7 +1,7 @@
 -- name: claim_parts
--- Take what is due of what this process can bring, as much as it has room for. $4 and $5: only this listener of this report,
--- due or not yet, because it was announced. Nothing for a session that was lost, or refuses claims of the number $6. $7: who serves it and its
--- type, with a space between, of parts that are passed over. Index: report_parts_due, reports_pkey, workers_pkey.
+-- Claim due parts that this process can fetch, as many as it has room for. $4 and $5: only this listener of this report, due or not yet,
+-- because it was announced. Nothing for a session that was lost, or refuses claims of the number $6. $7: the function or source and the type,
+-- with a space between, of parts that are passed over. Index: report_parts_due, reports_pkey, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR KEY SHARE
 ), found AS (
@@ -23,7 +23,7 @@ RETURNING p.report_id, p.listener, p.stage, p.kind, p.served_by, p.epoch, p.fenc
           r.feed::text, r.plan::text, r.requester, r.deadline_at, r.nonce;
 
 -- name: next_part_in
--- Seconds until a part that this process can bring is due; NULL when none is. Index: report_parts_due.
+-- Seconds until a part that this process can fetch is due; NULL when none is. Index: report_parts_due.
 SELECT min(first.in_s)::float8
   FROM unnest($1::text[]) AS mine (served_by)
  CROSS JOIN LATERAL (
@@ -31,14 +31,14 @@ SELECT min(first.in_s)::float8
     WHERE p.served_by = mine.served_by AND p.state = 'due' ORDER BY p.due_at LIMIT 1) AS first;
 
 -- name: keep_parts
--- Say how far they are; what does not come back is not ours any more. Index: report_parts_pkey, or report_parts_owner.
+-- Write the rows so far; a part that is not returned has another owner. Index: report_parts_pkey, or report_parts_owner.
 UPDATE tickwright.report_parts p SET rows = u.rows
   FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) AS u (report_id, listener, fence, rows)
  WHERE p.report_id = u.report_id AND p.listener = u.listener AND p.fence = u.fence AND p.owner = $5
 RETURNING p.report_id, p.listener;
 
 -- name: finish_part
--- What was brought and where it is, under the claim. Behind lock_report. Index: report_parts_pkey.
+-- A part is done, under its claim. After lock_report. Index: report_parts_pkey.
 UPDATE tickwright.report_parts
    SET state = 'done', owner = NULL, done_at = clock_timestamp(), rows = $6, bytes = $7, checksum = $8, columns = $9::jsonb, place = $10,
        object_key = $11, error = NULL
@@ -46,7 +46,7 @@ UPDATE tickwright.report_parts
 RETURNING listener;
 
 -- name: deliver_part
--- The same for a service, which has no claim: the first one that delivers. Behind lock_report. Index: report_parts_pkey.
+-- The same for a service, which has no claim: the first delivery. After lock_report. Index: report_parts_pkey.
 UPDATE tickwright.report_parts
    SET state = 'done', owner = NULL, fence = fence + 1, attempts = attempts + 1, began_at = coalesce(began_at, $4), done_at = clock_timestamp(),
        rows = $5, bytes = $6, checksum = $7, columns = $8::jsonb, place = $9, object_key = $10, error = NULL
@@ -59,11 +59,11 @@ INSERT INTO tickwright.report_data (report_id, listener, epoch, data) VALUES ($1
 ON CONFLICT (report_id, listener) DO UPDATE SET epoch = excluded.epoch, data = excluded.data;
 
 -- name: get_data
--- A part that is kept here. Index: report_data_pkey.
+-- The rows of a part that are stored here. Index: report_data_pkey.
 SELECT data FROM tickwright.report_data WHERE report_id = $1 AND listener = $2 AND epoch = $3;
 
 -- name: fail_part
--- An attempt failed: due again after $7 seconds, or for good where that is NULL. Behind lock_report. Index: report_parts_pkey.
+-- An attempt failed: due again after $7 seconds, or for good where that is NULL. After lock_report. Index: report_parts_pkey.
 UPDATE tickwright.report_parts
    SET state = CASE WHEN $7::float8 IS NULL THEN 'failed' ELSE 'due' END, owner = NULL, error = $6,
        due_at = clock_timestamp() + make_interval(secs => coalesce($7::float8, 0))
@@ -71,13 +71,13 @@ UPDATE tickwright.report_parts
 RETURNING state;
 
 -- name: refuse_part
--- A service says that it cannot: for good. Behind lock_report. Index: report_parts_pkey.
+-- A service cannot deliver its part, for good. After lock_report. Index: report_parts_pkey.
 UPDATE tickwright.report_parts SET state = 'failed', fence = fence + 1, attempts = attempts + 1, error = $4
  WHERE report_id = $1 AND listener = $2 AND epoch = $3 AND kind = 'service' AND state = 'due'
 RETURNING listener;
 
 -- name: release_part
--- As if it had not been begun. Index: report_parts_pkey.
+-- Release a part as if it had not been begun. Index: report_parts_pkey.
 UPDATE tickwright.report_parts SET state = 'due', owner = NULL, attempts = attempts - 1, due_at = clock_timestamp()
  WHERE report_id = $1 AND listener = $2 AND fence = $3 AND owner = $4 RETURNING listener;
 
@@ -88,9 +88,9 @@ UPDATE tickwright.report_parts
    SET state = 'due', owner = NULL, due_at = clock_timestamp(), error = 'the process that ran it was lost'
  WHERE owner = ANY ($1::bigint[]);
 
--- name: stray_parts
--- What the ledger says is ours and we know nothing of: the answer to a claim was lost, so nothing was begun and no attempt is counted. Known
--- is the listener $3[i] of the report $2[i] at the fence $4[i]. Behind refuse_claims. Index: report_parts_owner.
+-- name: release_unknown_parts
+-- Release parts that the session $1 owns and does not know of: the answer to a claim was lost, so nothing was begun and no attempt is counted.
+-- Known is the listener $3[i] of the report $2[i] at the fence $4[i]. After refuse_claims. Index: report_parts_owner.
 WITH back AS (
   UPDATE tickwright.report_parts p
      SET state = 'due', owner = NULL, attempts = attempts - 1, due_at = clock_timestamp()
@@ -108,7 +108,7 @@ SELECT DISTINCT one ->> 'name' AS listener
  WHERE one ->> 'kind' = 'sql' AND one ->> 'source' = ANY ($1::text[]) ORDER BY 1 LIMIT 1000;
 
 -- name: services
--- The listeners that are services: their queues are made by us, so that nothing is lost before they first look. Small: a row per type.
+-- The listeners that are services: Tickwright makes their queues, so that no announcement is lost before they connect. Small: a row per type.
 SELECT DISTINCT one ->> 'name' AS listener
   FROM tickwright.report_types t CROSS JOIN jsonb_array_elements(t.definition -> 'listeners') AS one
  WHERE one ->> 'kind' = 'service' ORDER BY 1 LIMIT 1000;

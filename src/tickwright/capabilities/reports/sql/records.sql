@@ -16,31 +16,31 @@ SELECT id FROM tickwright.reports
  WHERE requester = $1::text AND query_key = $2::text AND status IN ('pending', 'querying', 'merging');
 
 -- name: insert_parts
--- What is expected of whom, frozen with the record; the first stage is due, announced or not, after $7 seconds.
+-- The parts that listeners owe, frozen with the record; the first stage is due, announced or not, after $7 seconds.
 INSERT INTO tickwright.report_parts (report_id, listener, stage, kind, served_by, required, state, due_at)
 SELECT $1::bigint, u.listener, u.stage, u.kind, u.served_by, u.required, CASE u.stage WHEN 1 THEN 'due' ELSE 'waiting' END,
        clock_timestamp() + make_interval(secs => $7::float8)
   FROM unnest($2::text[], $3::smallint[], $4::text[], $5::text[], $6::boolean[]) AS u (listener, stage, kind, served_by, required);
 
--- name: ring
--- Wake whoever waits for parts or steps, behind the commit.
+-- name: notify
+-- Wake listeners and supervisors, after the commit.
 SELECT pg_notify('tickwright_reports', '');
 
 -- name: announce
--- Tell listeners which report to look at: a message in the outbox, with what decides. On the caller's connection, as above.
+-- Announce a stage: a message in the outbox, in the transaction that decides. On the caller's connection, as above.
 INSERT INTO tickwright.outbox (destination, key, payload) VALUES ($1::text, $2::text, CAST($3::text AS jsonb));
 
 -- name: lock_report
--- Everything that concerns a stage as a whole is decided one after the other. Index: reports_pkey.
+-- Serializes what concerns a stage as a whole. Index: reports_pkey.
 SELECT status, epoch, stage FROM tickwright.reports WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: note_querying
--- Somebody has begun. Index: reports_pkey.
+-- The first part is claimed. Index: reports_pkey.
 UPDATE tickwright.reports SET status = 'querying', started_at = clock_timestamp() WHERE id = ANY ($1::bigint[]) AND status = 'pending';
 
--- name: ring_if_complete
--- The last part of the stage that was open is not any more, or a required one has failed: the next step is due at once.
--- Behind lock_report, so that the last one sees that it is the last. Indexes: reports_pkey, report_parts_pkey.
+-- name: notify_if_complete
+-- Where no part of the stage is open any more, or a required one has failed, the next step is due at once.
+-- After lock_report, so that the last one sees that it is the last. Indexes: reports_pkey, report_parts_pkey.
 UPDATE tickwright.reports r
    SET last_part_at = clock_timestamp(), status = CASE r.status WHEN 'pending' THEN 'querying' ELSE r.status END,
        started_at = coalesce(r.started_at, clock_timestamp()),
@@ -52,9 +52,9 @@ UPDATE tickwright.reports r
 RETURNING due.now;
 
 -- name: claim_steps
--- Take what is due and nobody's, oldest first; and one whose parts wait for a place to be put together, of the type that has the fewest of $4,
--- the types of the places taken here, unless the $5 that are left are too few for it: the last one is for a type that has none. One behind its
--- deadline needs no place. Nothing for a session that was lost, or refuses claims of the number $3. Index: reports_steps, workers_pkey.
+-- Claim steps that are due and not owned, oldest first; and one that waits for a merge slot, of the type that has the fewest of $4, the types of
+-- the slots in use here, unless the $5 that are left are too few for it: the last one is for a type that has none. One past its deadline needs no
+-- slot. Nothing for a session that was lost, or refuses claims of the number $3. Index: reports_steps, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
 )
@@ -74,7 +74,7 @@ RETURNING r.id, r.type, r.status, r.stage, r.epoch, r.fence, r.restarts, r.tries
           extract(epoch FROM r.deadline_at - clock_timestamp())::float8 AS left_s;
 
 -- name: next_step_in
--- Seconds until a step is due, or a report that waits for a place is behind its deadline; NULL when none is. Index: reports_steps.
+-- Seconds until a step is due, or a report that waits for a merge slot is past its deadline; NULL when none is. Index: reports_steps.
 SELECT least(
   (SELECT extract(epoch FROM step_at - clock_timestamp())::float8
      FROM tickwright.reports WHERE step_at > 'epoch' AND step_at < 'infinity' AND owner IS NULL ORDER BY step_at LIMIT 1),
@@ -82,22 +82,22 @@ SELECT least(
      FROM tickwright.reports WHERE step_at = 'epoch' AND owner IS NULL));
 
 -- name: report_parts
--- What became of each part. Index: report_parts_pkey.
+-- All parts of a report. Index: report_parts_pkey.
 SELECT listener, stage, kind, required, epoch, state, attempts, rows, bytes, checksum, columns::text, place, object_key, error
   FROM tickwright.report_parts WHERE report_id = $1 ORDER BY stage, listener;
 
 -- name: held_steps
--- Which steps are still ours. Index: reports_pkey, or reports_owner.
+-- The steps that the session $3 still owns. Index: reports_pkey, or reports_owner.
 SELECT r.id, r.fence FROM tickwright.reports r JOIN unnest($1::bigint[], $2::bigint[]) AS u (id, fence) ON r.id = u.id AND r.fence = u.fence
  WHERE r.owner = $3;
 
 -- name: waiting_steps
--- Reports whose step is due and waits for room, or is in this session's hands: nobody else says that they are under way.
+-- Reports whose step is due and waits for a slot, or is owned by this session: only this renews their life in Redis.
 -- Index: reports_steps, reports_owner.
 SELECT id, epoch, plan::text FROM tickwright.reports WHERE step_at <= clock_timestamp() OR owner = $1 LIMIT 10000;
 
 -- name: leave_step
--- Nothing more to do for now: look again after $4 seconds, where that is NULL at the next check, or when it is rung for.
+-- Release a step: due again after $4 seconds, where that is NULL at the next check, or when its stage is complete.
 -- Index: reports_pkey.
 UPDATE tickwright.reports
    SET owner = NULL, step_at = least(step_at, deadline_at, coalesce(clock_timestamp() + make_interval(secs => $4::float8), check_at))
@@ -108,7 +108,7 @@ UPDATE tickwright.reports
 UPDATE tickwright.reports SET step_at = 'epoch', owner = NULL WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
 
 -- name: count_check
--- A delayed check that announced what is missing. Index: reports_pkey.
+-- A delayed check that announces what is missing. Index: reports_pkey.
 UPDATE tickwright.reports
    SET checks = checks + 1, check_at = clock_timestamp() + make_interval(secs => $4::float8)
  WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
@@ -119,11 +119,11 @@ UPDATE tickwright.reports SET status = 'merging', tries = tries + 1 WHERE id = $
 RETURNING id;
 
 -- name: begin_try
--- Another try of a step that takes its time. Index: reports_pkey.
+-- Another try of a step that merges. Index: reports_pkey.
 UPDATE tickwright.reports SET tries = tries + 1 WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
 
 -- name: drop_open_parts
--- What is not there by now is not waited for; what brings it finds that. Index: report_parts_pkey.
+-- Open parts are not waited for any more; a running one finds its claim lost. Index: report_parts_pkey.
 UPDATE tickwright.report_parts SET state = 'dropped', owner = NULL, fence = fence + 1
  WHERE report_id = $1 AND state IN ('waiting', 'due', 'running');
 
@@ -136,7 +136,7 @@ UPDATE tickwright.reports
  WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING stage, feed::text;
 
 -- name: open_stage
--- Its parts are due, announced or not, after $3 seconds; optional parts of the stages before are not waited for any more.
+-- Its parts are due, announced or not, after $3 seconds; open parts of the stages before are dropped.
 -- Index: report_parts_pkey.
 UPDATE tickwright.report_parts
    SET state = CASE WHEN stage = $2 THEN 'due' ELSE 'dropped' END, owner = NULL, fence = fence + 1,
@@ -144,7 +144,7 @@ UPDATE tickwright.report_parts
  WHERE report_id = $1 AND ((stage = $2 AND state = 'waiting') OR (stage < $2 AND state IN ('due', 'running')));
 
 -- name: restart_report
--- Parts were lost: all are asked again, under the next epoch. Index: reports_pkey.
+-- Parts were lost: all are fetched again, under the next epoch. Index: reports_pkey.
 UPDATE tickwright.reports
    SET epoch = epoch + 1, restarts = restarts + 1, stage = 1, feed = '{}', checks = 0, tries = 0, status = 'querying', owner = NULL,
        check_at = clock_timestamp() + make_interval(secs => $4::float8),
@@ -152,7 +152,7 @@ UPDATE tickwright.reports
  WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING epoch;
 
 -- name: reset_parts
--- The expected set stays, what was brought is nothing any more. Index: report_parts_pkey.
+-- The same parts, under the epoch $2, without what was fetched. Index: report_parts_pkey.
 UPDATE tickwright.report_parts
    SET epoch = $2, state = CASE stage WHEN 1 THEN 'due' ELSE 'waiting' END, owner = NULL, fence = fence + 1, attempts = 0, rows = 0,
        bytes = 0, checksum = NULL, columns = NULL, place = NULL, object_key = NULL, began_at = NULL, done_at = NULL,
@@ -160,11 +160,11 @@ UPDATE tickwright.report_parts
  WHERE report_id = $1;
 
 -- name: delete_data
--- What was kept here of its parts. Index: report_data_pkey.
+-- The rows of its parts that are stored here. Index: report_data_pkey.
 DELETE FROM tickwright.report_data WHERE report_id = $1;
 
 -- name: finish_report
--- The file is whole and where it says. Index: reports_pkey.
+-- The file is uploaded. Index: reports_pkey.
 UPDATE tickwright.reports
    SET status = 'finished', owner = NULL, step_at = NULL, finished_at = clock_timestamp(), file_address = $5, file_key = $6, rows = $7,
        bytes = $8, checksum = $9, manifest = $10::jsonb, file_expires_at = clock_timestamp() + make_interval(secs => $11::float8)
@@ -172,21 +172,21 @@ UPDATE tickwright.reports
 RETURNING id;
 
 -- name: fail_report
--- It ends without a file, with a reason. Index: reports_pkey.
+-- The report ends without a file, with a reason. Index: reports_pkey.
 UPDATE tickwright.reports
    SET status = 'failed', owner = NULL, step_at = NULL, finished_at = clock_timestamp(), error_code = $4, error = $5, manifest = $6::jsonb
  WHERE id = $1 AND fence = $2 AND owner = $3
 RETURNING id;
 
 -- name: cancel_report
--- Whoever works on it has lost it. Index: reports_pkey.
+-- The report ends without a file; every claim on it is lost. Index: reports_pkey.
 UPDATE tickwright.reports
    SET status = 'cancelled', fence = fence + 1, owner = NULL, step_at = NULL, finished_at = clock_timestamp()
  WHERE id = $1 AND status IN ('pending', 'querying', 'merging')
 RETURNING id;
 
 -- name: notify_end
--- The receiver that wants to hear of the end, signed when it leaves; the same transaction as the end. Index: reports_pkey.
+-- Notify the receiver of the end, signed when the message leaves; in the transaction of the end. Index: reports_pkey.
 INSERT INTO tickwright.outbox (destination, key, payload)
 SELECT 'alert:' || r.notify, 'report/' || r.id,
        jsonb_build_object('version', 1, 'event', 'report.' || r.status, 'report_id', r.id, 'type', r.type, 'source', r.source,
@@ -196,9 +196,9 @@ SELECT 'alert:' || r.notify, 'report/' || r.id,
                           'created_at', r.created_at, 'finished_at', r.finished_at)
   FROM tickwright.reports r WHERE r.id = $1 AND r.notify IS NOT NULL;
 
--- name: stray_steps
--- What the ledger says is ours and we know nothing of: an answer was lost on its way. Known is the report $2[i] at the fence $3[i].
--- Behind refuse_claims. Index: reports_owner.
+-- name: release_unknown_steps
+-- Release steps that the session $1 owns and does not know of: an answer was lost. Known is the report $2[i] at the fence $3[i].
+-- After refuse_claims. Index: reports_owner.
 WITH back AS (
   UPDATE tickwright.reports r SET owner = NULL, step_at = least(step_at, clock_timestamp())
    WHERE r.owner = $1
@@ -208,5 +208,5 @@ WITH back AS (
 SELECT count(*) FROM back;
 
 -- name: reclaim_steps
--- In the transaction that declares their sessions lost: the next who looks takes the step again. Index: reports_owner.
+-- In the transaction that declares their sessions lost: the steps are due at once. Index: reports_owner.
 UPDATE tickwright.reports SET owner = NULL, step_at = least(step_at, clock_timestamp()) WHERE owner = ANY ($1::bigint[]);

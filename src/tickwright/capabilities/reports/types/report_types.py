@@ -17,7 +17,7 @@ import msgspec
 from tickwright.capabilities.reports.merge.sandbox import sql_checks
 from tickwright.capabilities.reports.requests.views import ReportTypeDetail, ReportTypeView, StoredReportType
 from tickwright.capabilities.reports.types.plan import Plan
-from tickwright.capabilities.reports.types.schema import check_definition, words_of
+from tickwright.capabilities.reports.types.schema import check_definition, definition_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import shown
 from tickwright.ports.caller import Caller
@@ -129,7 +129,7 @@ async def _checked(name: str, words: Mapping[str, Any]) -> Plan:
 
 
 def _said(row: Any) -> dict[str, Any]:
-    return {"set_by": row["set_by"], "definition": words_of(_read(row["definition"]))}
+    return {"set_by": row["set_by"], "definition": definition_of(_read(row["definition"]))}
 
 
 def _detail(row: Any) -> ReportTypeDetail:
@@ -142,5 +142,5 @@ def _detail(row: Any) -> ReportTypeDetail:
         set_by=row["set_by"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
-        definition=words_of(plan),
+        definition=definition_of(plan),
     )

@@ -87,7 +87,7 @@ NAMES_MAX = 1_000
 _SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 
 
-def words_of(plan: Plan) -> dict[str, Any]:
+def definition_of(plan: Plan) -> dict[str, Any]:
     """Return a plan in the words above: what is read from them is the same plan again."""
     words: dict[str, Any] = {"merge": plan.merge, "format": plan.format, "bom": plan.bom, "checks": plan.checks}
     for word, seconds in (("check_every", plan.check_every_s), ("deadline", plan.deadline_s), ("keep", plan.keep_s)):
