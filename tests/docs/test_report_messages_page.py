@@ -5,7 +5,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from tickwright.capabilities.reports.requests.messages import Announcement, Call, read_call, write_call
+from tickwright.capabilities.reports.requests.messages import (
+    AnnouncedStage,
+    Announcement,
+    read_announcement,
+    write_announcement,
+)
 from tickwright.transports.rabbitmq.topology import ReportNames
 
 PAGE = Path(__file__).parents[2] / "docs/messages.md"
@@ -19,15 +24,15 @@ def section() -> str:
 def test_the_call_on_the_page_is_what_is_published() -> None:
     """Byte by byte, and every member that there can be has its line."""
     [shown] = re.findall(r"```json\n(.*)\n```", section())
-    call = read_call(shown.encode())
-    told = Announcement(
+    call = read_announcement(shown.encode())
+    told = AnnouncedStage(
         call.report_id, call.epoch, call.stage, call.type, call.conditions, call.feed or {}, call.requester,
         call.deadline_at,
     )  # fmt: skip
-    assert write_call(told, call.listeners, call.announced) == shown
+    assert write_announcement(told, call.listeners, call.announced) == shown
     named = re.findall(r"^\| `([a-z_]+)` \|", section(), re.MULTILINE)
-    assert sorted(named) == sorted(Call.__struct_fields__)
-    large = json.loads(write_call(replace(told, feed={"x": "y" * 70_000}), ["users"], 1))
+    assert sorted(named) == sorted(Announcement.__struct_fields__)
+    large = json.loads(write_announcement(replace(told, feed={"x": "y" * 70_000}), ["users"], 1))
     assert large["feed_omitted"] is True
 
 

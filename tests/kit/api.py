@@ -22,7 +22,7 @@ from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.requests.messages import Routes
-from tickwright.capabilities.reports.service import Keeping, ReportsService
+from tickwright.capabilities.reports.service import ReportResources, ReportsService
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import TargetCheck
 from tickwright.ports.caller import Caller, Role
@@ -135,12 +135,12 @@ def made(folder: Path) -> Path:
 
 
 @contextmanager
-def in_a_folder() -> Iterator[Keeping]:
+def in_a_folder() -> Iterator[ReportResources]:
     """Keep reports in a folder that is removed afterwards, without Redis and RabbitMQ."""
     with TemporaryDirectory() as folder:
         objects = open_store(f"file://{folder}/objects", {})
         try:
-            yield Keeping(Routes(), None, objects, lambda: made(Path(folder, "spool")))
+            yield ReportResources(Routes(), None, objects, lambda: made(Path(folder, "spool")))
         finally:
             objects.close()
 
@@ -153,7 +153,7 @@ async def running_api(
     allow_target: Callable[[str], None] = allow_all,
     ready: Callable[[], Readiness] = lambda: Readiness(ready=True, checks={"database": "ok"}),
     dead_tasks: DeadMessages | None = None,
-    keeping: Keeping | None = None,
+    keeping: ReportResources | None = None,
     audiences: Audiences | None = None,
     dead_calls: DeadMessages | None = None,
     path_prefix: str = "",

@@ -23,7 +23,7 @@ from tickwright.capabilities.batches.executions.consumer import consumer_source 
 from tickwright.capabilities.polling.consumer.consumer import consumer_source
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.capabilities.polling.relay.relay import relays_source as poll_relays_source
-from tickwright.capabilities.reports.metrics import source_of as report_source
+from tickwright.capabilities.reports.plugin import source_of as report_source
 from tickwright.engine.leases import Leases, leases_source
 from tickwright.engine.outbox.relay import relay_source
 from tickwright.observe.metrics import METRICS, MetricsPage, Sample, Source, TickwrightCollector

@@ -1,4 +1,4 @@
-"""Upkeep of reports: what nobody needs any more goes, from the store and from the tables, and nothing else does."""
+"""Retention of reports: what nobody needs any more goes, from the store and from the tables, and nothing else does."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +10,7 @@ from kit.leases import LONG, run_out
 from kit.report_faults import ask, functions, is_made
 from kit.reports import ReportWorld
 from tickwright.capabilities.reports import retention as module
-from tickwright.capabilities.reports.retention import LazyUpkeep, Upkeep
+from tickwright.capabilities.reports.retention import LazyRetention, ReportRetention
 from tickwright.engine.leases import Lease, Leases
 from tickwright.transports.objectstore.opening import LazyObjects
 
@@ -52,10 +52,10 @@ async def keys(world: ReportWorld) -> set[str]:
 async def test_a_file_goes_when_its_time_is_over_and_the_record_says_so(alone: ReportWorld, lease: Lease) -> None:
     """Not a moment before; the record stays, with when that was."""
     row = await made(alone, ended=DAY, expires=HOUR)
-    await Upkeep(alone.objects).round(lease)
+    await ReportRetention(alone.objects).round(lease)
     assert await keys(alone) == {row["file_key"]}
     await alone.pool.execute(AGO, row["id"], DAY, -HOUR)
-    upkeep = Upkeep(alone.objects)
+    upkeep = ReportRetention(alone.objects)
     assert await upkeep.round(lease) > 0
     after = await alone.record(row["id"])
     assert (after["status"], after["file_key"], after["file_address"]) == ("finished", None, None)
@@ -71,10 +71,10 @@ async def test_what_losers_left_goes_an_hour_after_the_end(alone: ReportWorld, l
     others = {f"parts/{running}/1/lefts-x.ndjson", f"reports/{running}/1-1/x.csv", row["file_key"]}
     for key in left | others - {row["file_key"]}:
         await put(alone, key)
-    await Upkeep(alone.objects).round(lease)
+    await ReportRetention(alone.objects).round(lease)
     assert await keys(alone) == left | others
     await alone.pool.execute(AGO, row["id"], 2 * HOUR, DAY)
-    await Upkeep(alone.objects).round(lease)
+    await ReportRetention(alone.objects).round(lease)
     assert await keys(alone) == others
 
 
@@ -83,7 +83,7 @@ async def test_old_records_go_with_whatever_came_late(alone: ReportWorld, lease:
     kept = await made(alone, ended=timedelta(days=91), expires=DAY)
     gone = await made(alone, ended=timedelta(days=91), expires=-DAY)
     young = await made(alone, ended=timedelta(days=89), expires=-DAY)
-    await Upkeep(alone.objects).round(lease)
+    await ReportRetention(alone.objects).round(lease)
     left = {row["id"] for row in await alone.pool.fetch("SELECT id FROM tickwright.reports")}
     assert left == {kept["id"], young["id"]}
     assert (
@@ -102,7 +102,7 @@ async def test_objects_of_unknown_reports_go_unless_they_may_be_somebody_elses(
     unknown, foreign, strange = f"reports/{newest - 1}/1-1/x.csv", f"reports/{newest + 9}/1-1/x.csv", "reports/readme/x"
     for key in (unknown, foreign, strange):
         await put(alone, key)
-    await Upkeep(alone.objects).round(lease)
+    await ReportRetention(alone.objects).round(lease)
     assert await keys(alone) == {foreign, strange}
 
 
@@ -116,15 +116,15 @@ async def test_batches_are_bounded_and_a_lost_lease_ends_the_round(
     for report in asked:
         assert await alone.cancel(report)
     await alone.pool.execute("UPDATE tickwright.reports SET finished_at = now() - interval '2 hours'")
-    assert await Upkeep(alone.objects).round(lease) == 0
+    assert await ReportRetention(alone.objects).round(lease) == 0
     cleared = "SELECT count(*) FROM tickwright.reports WHERE cleared_at IS NOT NULL"
     assert await alone.pool.fetchval(cleared) == 2
     await run_out(alone.pool, NAME)
     heir = await Leases(alone.pool, owner="heir", terms=LONG).take(NAME)
     assert heir is not None
-    await Upkeep(alone.objects).round(lease)
+    await ReportRetention(alone.objects).round(lease)
     assert await alone.pool.fetchval(cleared) == 2
-    assert await Upkeep(alone.objects).round(heir) > 0
+    assert await ReportRetention(alone.objects).round(heir) > 0
     assert await alone.pool.fetchval(cleared) == 3
 
 
@@ -132,4 +132,4 @@ async def test_a_store_that_refuses_costs_the_round_only(alone: ReportWorld, lea
     """The scheduler opens it for each round, and goes on with its other work."""
     (tmp_path / "file").write_text("no folder")
     place = (tmp_path / "file" / "objects").as_uri()
-    assert await LazyUpkeep(LazyObjects(place, {})).round(lease) > 0
+    assert await LazyRetention(LazyObjects(place, {})).round(lease) > 0

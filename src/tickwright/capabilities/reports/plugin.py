@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from tickwright.observe.metrics import Sample, Source
 from tickwright.plugin import Context, Plugin, Registrations, SettingsPart
 from tickwright.plugin.contract import CONFIG_FILE, PROGRAM, ReadTable
 from tickwright.ports.objects import LazyObjectStore, WorkFolder
@@ -15,6 +16,8 @@ from tickwright.ports.transports import ReportTransport
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
+    from tickwright.capabilities.reports.parts.listeners import ReportListener
     from tickwright.capabilities.reports.requests.messages import Routes
     from tickwright.capabilities.reports.types.report_types import ReportTypes
     from tickwright.observe.alerts import AlertRule
@@ -56,20 +59,20 @@ class ReportsPlugin(Plugin):
 
     def provide(self, context: Context) -> None:
         """Offer the service for callers; its stores are opened by their first use, since most callers need no file."""
-        from tickwright.capabilities.reports.service import Keeping, ReportsService
+        from tickwright.capabilities.reports.service import ReportResources, ReportsService
 
         ports = context.ports
 
         def make() -> ReportsService:
             exchange = ports.find(ReportTransport)
-            keeping = Keeping(
+            resources = ReportResources(
                 routes_of(exchange),
                 ports.find(SharedParts),
                 ports.get(LazyObjectStore),
                 ports.get(WorkFolder).path,
                 dead_calls=None if exchange is None else exchange.dead_letters(),
             )
-            return ReportsService(context.pool, keeping)
+            return ReportsService(context.pool, resources)
 
         ports.offer(ReportsService, make)
 
@@ -89,12 +92,12 @@ class ReportsPlugin(Plugin):
     async def start(self, context: Context) -> None:
         """Add retention to the scheduler, and the listener."""
         if "scheduler" in context.roles:
-            from tickwright.capabilities.reports.retention import LazyUpkeep
+            from tickwright.capabilities.reports.retention import LazyRetention
             from tickwright.engine.leased_loop import LeasedRounds
             from tickwright.engine.leases import Leases
             from tickwright.engine.retention import TERMS
 
-            work, leases = LazyUpkeep(context.ports.get(LazyObjectStore)).round, context.ports.get(Leases)
+            work, leases = LazyRetention(context.ports.get(LazyObjectStore)).round, context.ports.get(Leases)
             context.run_leased(LeasedRounds("report-upkeep", leases, work, terms=TERMS, rest_max_s=30))
         if LISTENER in context.roles:
             await self._add_listener(context)
@@ -110,10 +113,9 @@ class ReportsPlugin(Plugin):
         from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
         from tickwright.capabilities.reports.merge.sandbox import MergeBounds, threads_for
         from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, StepResources
-        from tickwright.capabilities.reports.metrics import source_of
-        from tickwright.capabilities.reports.parts.listeners import ReportCalls, ReportListener
-        from tickwright.capabilities.reports.parts.run import Bringers
-        from tickwright.capabilities.reports.parts.storage import PartPlaces
+        from tickwright.capabilities.reports.parts.listeners import AnnouncementReader, ReportListener
+        from tickwright.capabilities.reports.parts.run import PartFetcher
+        from tickwright.capabilities.reports.parts.storage import PartStorage
         from tickwright.capabilities.reports.parts.store import PartsStore
         from tickwright.capabilities.reports.requests.store import RecordsStore
         from tickwright.engine.session import WorkerSession
@@ -123,20 +125,22 @@ class ReportsPlugin(Plugin):
         pool, ports, mine = context.pool, context.ports, context.settings.part(ReportSettings)
         objects, folder = await ports.get(LazyObjectStore).opened(), await ports.get(WorkFolder).opened()
         session, exchange, parts = ports.get(WorkerSession), ports.find(ReportTransport), PartsStore(pool)
-        places = PartPlaces(parts, ports.find(SharedParts), objects)
+        storage = PartStorage(parts, ports.find(SharedParts), objects)
         wakeups = WakeupListener("report-hearing", context.direct_url, CHANNEL)
-        bringers = Bringers(context.registrations.of(ListenerRegistry), ports.get(Sources))
+        fetcher = PartFetcher(context.registrations.of(ListenerRegistry), ports.get(Sources))
         at_once, memory_bytes = mine.report_concurrency, mine.report_memory_mb * 1024 * 1024
-        listener = ReportListener(parts, places, session, wakeups, bringers, folder=folder, at_once=at_once)
+        listener = ReportListener(parts, storage, session, wakeups, fetcher, folder=folder, at_once=at_once)
         bounds = MergeBounds(memory_bytes, threads_for(memory_bytes))
         merges = MergeProcesses(at_once=mine.report_merges, spare=1)  # supervisors have one slot more
-        resources = StepResources(RecordsStore(pool, routes_of(exchange)), places, objects, folder, merges, bounds)
+        resources = StepResources(RecordsStore(pool, routes_of(exchange)), storage, objects, folder, merges, bounds)
         supervisor = ReportSupervisor(resources, session, wakeups, at_once=mine.report_merges)
-        context.facts["serves"] = bringers.names()
+        context.facts["serves"] = fetcher.names()
         context.facts["report_calls_stuck"] = lambda: listener.stuck
         context.run(wakeups, merges, listener, supervisor)
         if exchange is not None:
-            context.run(ReportCalls(pool, listener, bringers, open_queue=exchange.queue, declare=exchange.prepare))
+            context.run(
+                AnnouncementReader(pool, listener, fetcher, open_queue=exchange.queue, declare=exchange.prepare)
+            )
         context.count(source_of(listener, supervisor))
 
     def alert_rules(self) -> Sequence["AlertRule"]:
@@ -182,6 +186,21 @@ def routes_of(exchange: ReportTransport | None) -> "Routes":
     from tickwright.capabilities.reports.requests.messages import Routes
 
     return Routes() if exchange is None else Routes(exchange.everyone, exchange.exchange)
+
+
+def source_of(listener: "ReportListener", supervisor: "ReportSupervisor") -> Source:
+    """Return what reads the metrics of both."""
+
+    def read() -> Sequence[Sample]:
+        return [
+            Sample("tickwright_report_running_parts", listener.running),
+            Sample("tickwright_report_stuck_calls", listener.stuck),
+            Sample("tickwright_report_running_steps", supervisor.running),
+            *(Sample("tickwright_report_parts_total", n, (name,)) for name, n in sorted(listener.counts.items())),
+            *(Sample("tickwright_report_steps_total", n, (name,)) for name, n in sorted(supervisor.counts.items())),
+        ]
+
+    return read
 
 
 PLUGIN = ReportsPlugin()

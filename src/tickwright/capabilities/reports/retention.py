@@ -141,19 +141,19 @@ def _report_of(key: str) -> int | None:
     return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None
 
 
-class LazyUpkeep:
-    """Upkeep in the scheduler role, which opens the object store for it.
+class LazyRetention:
+    """Retention in the scheduler role, which opens the object store for it.
 
     A store that does not answer, or refuses, costs the round; the next round asks again.
     """
 
-    def __init__(self, objects: LazyObjectStore, terms: UpkeepTerms | None = None) -> None:
-        self._objects, self._terms = objects, terms or UpkeepTerms()
+    def __init__(self, objects: LazyObjectStore, terms: ReportRetentionSettings | None = None) -> None:
+        self._objects, self._terms = objects, terms or ReportRetentionSettings()
 
     async def round(self, lease: HeldLease) -> float:
         """Do everything once; return in how many seconds the next round begins."""
         try:
-            return await Upkeep(await self._objects.opened(), self._terms).round(lease)
+            return await ReportRetention(await self._objects.opened(), self._terms).round(lease)
         except TickwrightError as error:
             _log.warning("reports.retention_failed", code=error.code, reason=error.message)
             return self._terms.every.total_seconds()
