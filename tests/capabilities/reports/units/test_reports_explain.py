@@ -80,7 +80,7 @@ def test_it_says_who_runs_a_part() -> None:
     """Since when, where, and how far."""
     running = part(state="running", began_at=NOW - timedelta(seconds=9), rows=1200, worker="host:17")
     said = text("part_running", facts(), running)
-    assert said == "users is being brought by host:17 since 2026-11-22T08:59:51Z, 1200 rows so far"
+    assert said == "users is being fetched by host:17 since 2026-11-22T08:59:51Z, 1200 rows so far"
 
 
 def test_it_says_how_a_service_delivers() -> None:
@@ -88,15 +88,15 @@ def test_it_says_how_a_service_delivers() -> None:
     record = facts(stage=2, epoch=3, restarts=2)
     said = text("service_waited_for", record, part(state="done"), part(listener="paid", stage=2, kind="service"))
     assert "PUT /v1/reports/7/parts/paid?epoch=3" in said
-    assert text("restarted", record, part(stage=2)).endswith("asked again 2 times")
+    assert text("restarted", record, part(stage=2)).endswith("fetched again 2 times")
     assert text("stage", record, part(stage=2)) == "stage 2 of 2 is under way"
 
 
 def test_a_step_that_is_due_waits_for_nobody() -> None:
     """All parts are there: the next process that looks takes the step; or it merges already."""
     assert codes(facts(), part(state="done"))[0] == "step_due"
-    assert "the next process that looks" in text("step_due", facts(), part(state="done"))
-    assert "is being taken" in text("step_due", facts(held=True), part(state="done"))
+    assert "the next free process claims it" in text("step_due", facts(), part(state="done"))
+    assert "is under way" in text("step_due", facts(held=True), part(state="done"))
     assert codes(facts(has_no_place=True), part(state="done"))[0] == "place_waited_for"
     merging = facts(status="merging", tries=2)
     assert codes(merging, part(state="done"))[0] == "merging"

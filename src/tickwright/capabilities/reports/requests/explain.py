@@ -32,7 +32,7 @@ def explain(facts: Facts, parts: Sequence[Facts]) -> Explanation:
     else:
         plan = msgspec.json.decode(facts["plan"], type=Plan)
         waited = [part for part in parts if part["stage"] == facts["stage"] and part["state"] in {"due", "running"}]
-        reasons = [*_step(facts, waited), *_waits(facts, waited), *_failed_parts(parts), *_nobody(facts)]
+        reasons = [*_step(facts, waited), *_waits(facts, waited), *_failed_parts(parts), *_no_process(facts)]
         reasons += [*_restarted(facts), *_stage(facts, plan), *_next(facts, plan, waited)]
     return Explanation(facts["id"], facts["status"], reasons[0].text, reasons)
 
@@ -45,7 +45,7 @@ def _ended(facts: Facts) -> Iterator[Reason]:
     elif facts["status"] == "failed":
         yield Reason(facts["error_code"] or "failed", f"it failed at {at}: {facts['error']}")
     else:
-        yield Reason("finished", f"it was finished at {at}, {took} after it was asked for")
+        yield Reason("finished", f"it was finished at {at}, {took} after its request")
         yield from _file(facts)
 
 
@@ -62,13 +62,13 @@ def _file(facts: Facts) -> Iterator[Reason]:
 
 def _step(facts: Facts, waited: Sequence[Facts]) -> Iterator[Reason]:
     if facts["has_no_place"]:
-        yield Reason("place_waited_for", "its parts are there; it waits for a process with a place to merge them")
+        yield Reason("place_waited_for", "its parts are done; it waits for a process with a free merge slot")
     elif facts["status"] == "merging":
         tried = f", the {facts['tries']}. try" if facts["tries"] > 1 else ""
-        yield Reason("merging", f"its parts are there and are being merged{tried}")
+        yield Reason("merging", f"its parts are done and are being merged{tried}")
     elif not waited:
-        who = "is being taken" if facts["held"] else "is taken by the next process that looks"
-        yield Reason("step_due", f"all that it waits for is there; its next step {who}")
+        state = "is under way" if facts["held"] else "is due; the next free process claims it"
+        yield Reason("step_due", f"it waits for nothing more; its next step {state}")
 
 
 def _waits(facts: Facts, waited: Sequence[Facts]) -> Iterator[Reason]:
@@ -79,7 +79,7 @@ def _waits(facts: Facts, waited: Sequence[Facts]) -> Iterator[Reason]:
             by = "" if part["worker"] is None else f" by {part['worker']}"
             yield Reason(
                 "part_running",
-                f"{part['listener']}{optional} is being brought{by} since {since}, {part['rows']} rows so far",
+                f"{part['listener']}{optional} is being fetched{by} since {since}, {part['rows']} rows so far",
             )
         else:
             yield from _due(facts, part, optional)
@@ -98,10 +98,10 @@ def _due(facts: Facts, part: Facts, optional: str) -> Iterator[Reason]:
         yield Reason("nobody_serves", f"{name} waits{tried}: no live process has {_served(part)}")
     elif part["due_at"] > now:
         wait = wait_text(part["due_at"] - now)
-        yield Reason("part_later", f"{name} is brought in {wait} at the latest{tried}")
+        yield Reason("part_later", f"{name} is fetched in {wait} at the latest{tried}")
     else:
         since = instant_text(part["due_at"])
-        yield Reason("part_due", f"{name} is due since {since}{tried}; {part['able']} live processes can bring it")
+        yield Reason("part_due", f"{name} is due since {since}{tried}; {part['able']} live processes can fetch it")
 
 
 def _tried(part: Facts) -> str:
@@ -127,17 +127,17 @@ def _failed_parts(parts: Sequence[Facts]) -> Iterator[Reason]:
             yield Reason("part_failed", f"{part['listener']}{optional} failed for good: {error}")
 
 
-def _nobody(facts: Facts) -> Iterator[Reason]:
+def _no_process(facts: Facts) -> Iterator[Reason]:
     if not facts["listeners"]:
         yield Reason(
-            "no_listener", "no live process has the role report-listener: nobody brings parts and nobody merges them"
+            "no_listener", "no live process has the role report-listener, which fetches parts and merges them"
         )
 
 
 def _restarted(facts: Facts) -> Iterator[Reason]:
     if facts["restarts"]:
         times = "once" if facts["restarts"] == 1 else f"{facts['restarts']} times"
-        yield Reason("restarted", f"parts that were there were lost, and all were asked again {times}")
+        yield Reason("restarted", f"stored parts were lost, and all were fetched again {times}")
 
 
 def _stage(facts: Facts, plan: Plan) -> Iterator[Reason]:
@@ -190,7 +190,7 @@ def timeline(parts: Sequence[Row]) -> list[PartView]:
 
 
 def _end(part: Row) -> datetime | None:
-    """Return until when a part keeps its stage open; nothing for one that waits or was dropped."""
+    """Return until when a part keeps its stage open; ``None`` for one that waits or was dropped."""
     end: datetime | None = part["now"] if part["state"] in OPEN else part["done_at"]
     return end
 
