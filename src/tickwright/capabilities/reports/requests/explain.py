@@ -129,9 +129,7 @@ def _failed_parts(parts: Sequence[Facts]) -> Iterator[Reason]:
 
 def _no_process(facts: Facts) -> Iterator[Reason]:
     if not facts["listeners"]:
-        yield Reason(
-            "no_listener", "no live process has the role report-listener, which fetches parts and merges them"
-        )
+        yield Reason("no_listener", "no live process has the role report-listener, which fetches parts and merges them")
 
 
 def _restarted(facts: Facts) -> Iterator[Reason]:

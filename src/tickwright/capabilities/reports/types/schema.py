@@ -352,7 +352,9 @@ def _listed(names: set[str] | None) -> str:
 # ---------------------------------------------------------------------- reading
 
 
-LISTENERS_MAX, PARAMETERS_MAX, PROBLEMS_MAX = 100, 100, 100
+LISTENERS_MAX = 100
+PARAMETERS_MAX = 100
+PROBLEMS_MAX = 100
 DEFINITION_BYTES_MAX = 262_144
 
 
