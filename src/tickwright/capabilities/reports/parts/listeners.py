@@ -9,7 +9,7 @@
 A part is claimed when its announcement comes; without one, when it is due. While it runs, the ledger is written every
 second how many rows it has, and says whether the claim is still held.
 
-Announcements come over the fanout exchange, into one queue per listener of this process. An announcement names a
+Announcements come over the broadcast exchange, into one queue per listener of this process. An announcement names a
 report; whether its part is still to be fetched, the ledger says. So it is acknowledged as soon as the ledger was asked,
 and one that is lost, comes twice or late costs no more than a query. One that cannot be read is dead-lettered.
 """

@@ -4,9 +4,9 @@ The message carries what a service in another language needs to deliver its part
 listeners take it as a wake-up only: what is to be fetched, and whether it still is, the ledger says. Any program may
 put messages into a queue, so every way in which one can be wrong has a code, under which it is dead-lettered.
 
-A stage is announced to every listener over the fanout exchange, and again to single ones under their own routing keys.
-Without a broker, due parts are claimed from the table at once; with one, after a grace, so that a message that is lost,
-or a broker that is unavailable, costs seconds.
+A stage is announced to every listener over the broadcast exchange, and again to single ones under their own routing
+keys. Without a broker, due parts are claimed from the table at once; with one, after a grace, so that a message that is
+lost, or a broker that is unavailable, costs seconds.
 """
 
 import json
