@@ -12,8 +12,8 @@ from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.types.plan import Listener
 
-POINTS = ("part_claimed", "part_brought", "part_uploaded", "part_marked", "merging", "merged", "uploaded", "finished")
-ALONE = ("part_brought", "part_uploaded", "merged", "uploaded")
+POINTS = ("part_claimed", "part_fetched", "part_uploaded", "part_marked", "merging", "merged", "uploaded", "finished")
+ALONE = ("part_fetched", "part_uploaded", "merged", "uploaded")
 """What is worth looking at without Redis."""
 
 

@@ -24,7 +24,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.reports.parts.storage import PartStorage
 from tickwright.ports.reports import PartFacts
 
-POINTS = ("part_claimed", "part_brought", "part_uploaded", "part_marked", "merging", "merged", "uploaded")
+POINTS = ("part_claimed", "part_fetched", "part_uploaded", "part_marked", "merging", "merged", "uploaded")
 
 
 async def woken(child: Child) -> None:
