@@ -2,7 +2,8 @@
 
 ``mutant`` marks what is below a folder ``mutants``, but for the same checks of the product as it is, and every test
 whose name says so (``test_the_mutant_…``, ``test_the_suite_notices_…``). ``storm`` is written in the module: minutes of
-load or of kills, a slow disk, a matrix of versions. ``make test`` leaves both out, ``make test-full`` runs them.
+load or of kills, a slow disk, a matrix of versions; the dark theme counts as one. ``make test`` leaves both out,
+``make test-full`` runs them.
 """
 
 import re
@@ -42,7 +43,10 @@ def _markers(item: pytest.Item) -> Iterator[str]:
             f"{item.nodeid} uses {', '.join(sorted(used))}: move it out of the lane without servers"
         )
     yield from (marker for marker, servers in SERVERS.items() if marker and servers & fixtures)
-    kind = getattr(getattr(item, "callspec", None), "params", {}).get("side_kind")
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    kind = parameters.get("side_kind")
+    if parameters.get("scheme") == "dark":
+        yield "storm"
     if kind in {"kafka", "rabbitmq"}:
         yield kind.removesuffix("mq")
     if _MUTANT.match(item.name) or ("mutants" in folders and not _PRODUCT_AS_IT_IS.match(item.name)):

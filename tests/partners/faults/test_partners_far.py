@@ -19,6 +19,8 @@ from tickwright.app.declarations import Declarations
 from tickwright.capabilities.polling.consumer.courier import Answer, Poll
 from tickwright.store.pool import Exchanges, Pool, RoundTrips, open_pool, slowness
 
+pytestmark = pytest.mark.storm
+
 RATE_PER_S = 20
 
 

@@ -10,6 +10,8 @@ from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.scheduler.publisher import CHUNKS_AT_ONCE
 
+pytestmark = pytest.mark.storm
+
 MODULES = ("LOCATIONS", "TARIFFS", "CDRS", "TOKENS")
 LOOKS = 20
 

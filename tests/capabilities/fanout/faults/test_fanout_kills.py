@@ -4,12 +4,16 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from kit.fanout import MODULE, FanoutWorld, Hub, killed
 from kit.fanout_worlds import DAY_S, Worlds, killed_at_the_end, stopped, told, wake, wins_of, won
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.fanout.scheduler.publisher import LEASE
+
+pytestmark = pytest.mark.storm
 
 CODES = [f"E{number}" for number in range(12)]
 LOSE_ALL = "UPDATE tickwright.workers SET lost_at = clock_timestamp() WHERE lost_at IS NULL RETURNING id"

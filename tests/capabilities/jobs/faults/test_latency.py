@@ -26,6 +26,8 @@ from tickwright.engine.session import WorkerSession
 from tickwright.process.node import Node
 from tickwright.store.pool import RoundTrips, open_pool
 
+pytestmark = pytest.mark.storm
+
 RATE_PER_S = 20
 BRIEF = LeaseTerms(timedelta(seconds=6), timedelta(seconds=1))
 PATIENCE_S = 120.0
