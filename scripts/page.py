@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +197,14 @@ def _document() -> dict[str, Any]:
 
     from tickwright.api.app import create_app
     from tickwright.api.context import ApiContext
-    from tickwright.capabilities.batches.service import CampaignsService
+    from tickwright.plugin import Context, Registrations, Settings
+    from tickwright.process.installation import provide
+    from tickwright.process.plugins import PLUGINS
 
     nothing: Any = _Nothing()
-    needed = {field.name: nothing for field in fields(ApiContext) if field.default_factory is MISSING}
-    campaigns = CampaignsService(nothing, nothing, nothing)  # its kinds name their routes
-    api = create_app(ApiContext(**{**needed, "campaigns": campaigns, "version": "0"}))
+    installation = Context(Settings(), nothing, None, Registrations(), dict)
+    provide(installation)
+    api = create_app(ApiContext(PLUGINS, installation, nothing, nothing, version="0"))
     (serve,) = (
         one.endpoint for one in api.framework.routes if isinstance(one, Route) and one.path == "/v1/openapi.json"
     )

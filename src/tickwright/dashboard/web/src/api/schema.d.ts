@@ -52,10 +52,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Metrics
+         * Show Metrics
          * @description Return the counters of this process as Prometheus text.
          */
-        get: operations["metrics_metrics_get"];
+        get: operations["show_metrics_metrics_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -132,436 +132,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/jobs": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Jobs
-         * @description List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive.
-         *
-         *     A page looks at no more than 20,000 rows. It may find less than `limit`, and then still have a `next`.
-         */
-        get: operations["list_jobs_v1_jobs_get"];
-        put?: never;
-        /**
-         * Schedule
-         * @description Schedule one job. Same `Idempotency-Key`, same request: 200 and the job that is there.
-         */
-        post: operations["schedule_v1_jobs_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:bulk": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Import Jobs
-         * @description Schedule jobs from NDJSON, one `JobRequest` per line, in constant memory.
-         *
-         *     Lines are committed in batches of up to 5,000 (1,000 where lines have keys) in their order; a bad line is
-         *     rejected and costs no other. When the connection breaks off, whole batches stay and the rest is dropped:
-         *     the audit trail's `jobs.import` row says up to which line. With an `Idempotency-Key` the same upload can be
-         *     sent again and makes no job twice.
-         */
-        post: operations["import_jobs_v1_jobs_bulk_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:counts": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Count Jobs
-         * @description Count jobs by state, with the filters of the listing.
-         *
-         *     Each count stops at `capped_at`, and each costs bounded work: of the states in `at_least` there may be more.
-         */
-        get: operations["count_jobs_v1_jobs_counts_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Job
-         * @description Return one job, live or finished.
-         */
-        get: operations["get_job_v1_jobs__job_id__get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/explain": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Explain Job
-         * @description Say why a job is where it is.
-         */
-        get: operations["explain_job_v1_jobs__job_id__explain_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Cancel Job
-         * @description Cancel. 200: it will never start. 202: its worker was asked to stop it; ask again how it ended.
-         */
-        post: operations["cancel_job_v1_jobs__job_id__cancel_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/retry": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Retry Job
-         * @description Put a failed job back to work under its own id, with all its attempts, due now.
-         */
-        post: operations["retry_job_v1_jobs__job_id__retry_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/reschedule": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Reschedule Job
-         * @description Give a pending job another time: `execute_at`, or `delay` from now.
-         */
-        post: operations["reschedule_job_v1_jobs__job_id__reschedule_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/run-now": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Run Job Now
-         * @description Make a pending job due now.
-         */
-        post: operations["run_job_now_v1_jobs__job_id__run_now_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Cancel Jobs
-         * @description Cancel what a filter names, the oldest first, at most 1,000 a call.
-         */
-        post: operations["cancel_jobs_v1_jobs_cancel_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:retry": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Retry Jobs
-         * @description Put the failed jobs that a filter names back to work, the oldest first, at most 1,000 a call.
-         */
-        post: operations["retry_jobs_v1_jobs_retry_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:run-now": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Run Jobs Now
-         * @description Make the pending jobs that a filter names due now, the oldest first, at most 1,000 a call.
-         */
-        post: operations["run_jobs_now_v1_jobs_run_now_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:reschedule": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Reschedule Jobs
-         * @description Move the pending jobs that a filter names, the oldest first, at most 1,000 a call.
-         *
-         *     With `delay` or `shift` send `next` as `cursor` as long as there is `more`: a call without it begins again and
-         *     moves jobs that were moved before.
-         */
-        post: operations["reschedule_jobs_v1_jobs_reschedule_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Task Types
-         * @description List every task type by name.
-         */
-        get: operations["list_task_types_v1_task_types_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types/{name}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Task Type
-         * @description Return one task type.
-         */
-        get: operations["get_task_type_v1_task_types__name__get"];
-        /**
-         * Put Task Type
-         * @description Create a task type, or replace it whole. A first signing secret is shown this once.
-         *
-         *     A type whose endpoint had answered 410 goes on waiting, unless the target is another one.
-         */
-        put: operations["put_task_type_v1_task_types__name__put"];
-        post?: never;
-        /**
-         * Delete Task Type
-         * @description Forget a task type; its jobs wait as those of an unknown one do.
-         */
-        delete: operations["delete_task_type_v1_task_types__name__delete"];
-        options?: never;
-        head?: never;
-        /**
-         * Change Task Type
-         * @description Change what is given of a task type; 409 `version_conflict` when its `version` is another one than sent.
-         */
-        patch: operations["change_task_type_v1_task_types__name__patch"];
-        trace?: never;
-    };
-    "/v1/task-types/{name}/pause": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Pause Task Type
-         * @description Let its jobs wait.
-         */
-        post: operations["pause_task_type_v1_task_types__name__pause_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types/{name}/enable": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Enable Task Type
-         * @description Let its jobs run again, after a pause or a 410.
-         */
-        post: operations["enable_task_type_v1_task_types__name__enable_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types/{name}/rotate-secret": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Rotate Secret
-         * @description Make a new signing secret, shown this once; the old ones sign beside it for `overlap`.
-         */
-        post: operations["rotate_secret_v1_task_types__name__rotate_secret_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/dead-letters": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Dead Letters
-         * @description List what was given up, the youngest first; `subject` is a task type or a destination.
-         */
-        get: operations["list_dead_letters_v1_dead_letters_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/dead-letters/requeue": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Requeue Dead Letters
-         * @description Put dead letters back to work, the oldest first, at most 1,000 a call; or say how many there are.
-         */
-        post: operations["requeue_dead_letters_v1_dead_letters_requeue_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/trackers": {
         parameters: {
             query?: never;
@@ -571,15 +141,15 @@ export interface paths {
         };
         /**
          * List Trackers
-         * @description List trackers, newest first; those whose external id begins with a text in the order of these.
+         * @description List trackers, newest first; with `external_id`, those whose external id begins with it, in their order.
          *
-         *     A page looks at 20,000 at most: it may be short and still have a `next`.
+         *     A page reads 20,000 at most: it may be short and still have a `next`.
          */
         get: operations["list_trackers_v1_trackers_get"];
         put?: never;
         /**
          * Register
-         * @description Register one tracker. Same partner and `external_id`: 200 and the tracker that is there, as it is.
+         * @description Register one tracker. The same partner and `external_id` again: 200 and the existing tracker, unchanged.
          */
         post: operations["register_v1_trackers_post"];
         delete?: never;
@@ -601,10 +171,10 @@ export interface paths {
          * Import Trackers
          * @description Register trackers from NDJSON, one `TrackerRequest` per line, or CSV with the same columns.
          *
-         *     Lines are committed in batches of up to 5,000 in their order; a bad line is rejected and costs no other.
-         *     Accounts that nobody knew get the default interval. When the connection breaks off, whole batches stay and
-         *     the rest is dropped; the same upload can be sent again and registers nobody twice. The first line of CSV names
-         *     the columns.
+         *     Lines are committed in batches of up to 5,000 in their order; a bad line is rejected alone.
+         *     New accounts get the default interval. When the connection is cut off, committed batches stay and the rest is
+         *     dropped; the same upload can be sent again and registers no tracker twice. The first line of CSV names the
+         *     columns.
          */
         post: operations["import_trackers_v1_trackers_bulk_post"];
         delete?: never;
@@ -622,7 +192,7 @@ export interface paths {
         };
         /**
          * Get Tracker
-         * @description Return one tracker, with the last ten events that polls brought.
+         * @description Return one tracker with its last ten scan events.
          */
         get: operations["get_tracker_v1_trackers__tracker_id__get"];
         put?: never;
@@ -642,7 +212,7 @@ export interface paths {
         };
         /**
          * Explain Tracker
-         * @description Say why a tracker is where it is: its next turn, what holds it up, where its poll is, its last answer.
+         * @description Explain a tracker: its next poll, what delays it, where its poll is, and its last answer.
          */
         get: operations["explain_tracker_v1_trackers__tracker_id__explain_get"];
         put?: never;
@@ -664,7 +234,7 @@ export interface paths {
         put?: never;
         /**
          * End Tracker
-         * @description Poll a tracker no more. Twice is harmless.
+         * @description Stop polling a tracker. Twice is harmless.
          */
         post: operations["end_tracker_v1_trackers__tracker_id__end_post"];
         delete?: never;
@@ -684,9 +254,9 @@ export interface paths {
         put?: never;
         /**
          * Take Event
-         * @description Take news that a courier sent: they outrank polling, and the next poll waits for one whole interval.
+         * @description Apply an event of a courier: it outranks polling, and the next poll waits one whole interval.
          *
-         *     Answers what it did: `applied`, `stale` (not newer than the status), `duplicate`, or `ended`.
+         *     The outcome is `applied`, `stale` (not newer than the status), `duplicate`, or `ended`.
          */
         post: operations["take_event_v1_trackers__tracker_id__events_post"];
         delete?: never;
@@ -706,7 +276,7 @@ export interface paths {
          * List Accounts
          * @description List accounts by their ids, or the worst lag first (of the first 10,000 accounts).
          *
-         *     A page that filters looks at 10,000 at most: it may be short and still have a `next`.
+         *     A page that filters reads 10,000 at most: it may be short and still have a `next`.
          */
         get: operations["list_accounts_v1_accounts_get"];
         put?: never;
@@ -726,12 +296,12 @@ export interface paths {
         };
         /**
          * Get Account
-         * @description Return one account, by what interval its trackers are placed now, and about how many it has.
+         * @description Return one account, the interval that its trackers are placed by, and about how many it has.
          */
         get: operations["get_account_v1_accounts__account_id__get"];
         /**
          * Put Account
-         * @description Create an account, or set it whole. Its trackers are moved within minutes; no process is restarted.
+         * @description Create an account, or replace its settings. Its trackers are moved within minutes, without a restart.
          */
         put: operations["put_account_v1_accounts__account_id__put"];
         post?: never;
@@ -740,7 +310,7 @@ export interface paths {
         head?: never;
         /**
          * Change Account
-         * @description Set what is given of an account and nothing else, so that nobody's edit is written over.
+         * @description Change the given settings of an account; concurrent changes of others are kept.
          */
         patch: operations["change_account_v1_accounts__account_id__patch"];
         trace?: never;
@@ -776,7 +346,7 @@ export interface paths {
         put?: never;
         /**
          * Preview Account
-         * @description Say what another interval or cap would do to the load, per partner and at the peak; nothing is changed.
+         * @description Preview the load of another interval or cap, per partner and at the peak; nothing is changed.
          */
         post: operations["preview_account_v1_accounts__account_id__preview_post"];
         delete?: never;
@@ -796,7 +366,7 @@ export interface paths {
         put?: never;
         /**
          * Pause Account
-         * @description Select its trackers no more.
+         * @description Stop selecting its trackers.
          */
         post: operations["pause_account_v1_accounts__account_id__pause_post"];
         delete?: never;
@@ -816,7 +386,7 @@ export interface paths {
         put?: never;
         /**
          * Enable Account
-         * @description Select its trackers again, each at its own next turn.
+         * @description Select its trackers again, each at its own next slot.
          */
         post: operations["enable_account_v1_accounts__account_id__enable_post"];
         delete?: never;
@@ -859,7 +429,7 @@ export interface paths {
         get: operations["get_partner_v1_partners__name__get"];
         /**
          * Put Partner
-         * @description Create a partner, or replace its settings; the body is the settings, in the words of `[partners.NAME]`.
+         * @description Create a partner, or replace its settings; the body is the settings, with the fields of `[partners.NAME]`.
          */
         put: operations["put_partner_v1_partners__name__put"];
         post?: never;
@@ -868,7 +438,7 @@ export interface paths {
         head?: never;
         /**
          * Change Partner
-         * @description Set what is given of a partner's settings and nothing else (RFC 7396: null takes a setting out).
+         * @description Change the given settings of a partner (RFC 7396: null removes a setting).
          */
         patch: operations["change_partner_v1_partners__name__patch"];
         trace?: never;
@@ -882,7 +452,7 @@ export interface paths {
         };
         /**
          * Partner Figures
-         * @description Say how a partner is called now: quota, outcomes, breaker, quiet hours, and what waits for it.
+         * @description Return how a partner is called now: quota, outcomes, breaker, quiet hours, and waiting polls.
          */
         get: operations["partner_figures_v1_partners__name__figures_get"];
         put?: never;
@@ -904,7 +474,7 @@ export interface paths {
         put?: never;
         /**
          * Pause Partner
-         * @description Call it no more, and select none of its trackers.
+         * @description Stop calling it and selecting its trackers.
          */
         post: operations["pause_partner_v1_partners__name__pause_post"];
         delete?: never;
@@ -944,7 +514,7 @@ export interface paths {
         put?: never;
         /**
          * Reset Partner
-         * @description Close its breaker, and end the silence that it asked for.
+         * @description Close its breaker, and end the silence that it requested.
          */
         post: operations["reset_partner_v1_partners__name__reset_post"];
         delete?: never;
@@ -962,7 +532,7 @@ export interface paths {
         };
         /**
          * List Slices
-         * @description List what became of each slice, newest first; `to` beyond now shows what is to come.
+         * @description List the slices, newest first; a `to` in the future includes coming ones.
          */
         get: operations["list_slices_v1_slices_get"];
         put?: never;
@@ -982,9 +552,9 @@ export interface paths {
         };
         /**
          * Heat Of Slices
-         * @description Return a range in one answer, the last day by default: what became of each cell, and how level it was.
+         * @description Return a range as a heat map, the last day by default: the counts of each cell, and how level it was.
          *
-         *     At most 2,000 cells and 11 days; `to` beyond now shows what is to come.
+         *     At most 2,000 cells and 11 days; a `to` in the future includes coming slots.
          */
         get: operations["heat_of_slices_v1_slices_heat_get"];
         put?: never;
@@ -1006,9 +576,69 @@ export interface paths {
         put?: never;
         /**
          * Replay Slices
-         * @description Poll again what is missing of the last turns in a range, and nothing else; first count it with `dry_run`.
+         * @description Poll again what is missing of the slots in a range; first count it with `dry_run`.
          */
         post: operations["replay_slices_v1_slices_replay_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox/polls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Poll Relays
+         * @description List the relays of polls: what waits, what is published, and whether the topic agrees.
+         */
+        get: operations["list_poll_relays_v1_outbox_polls_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox/polls/partitions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Poll Partitions
+         * @description List the partitions that polls went to: where they end, how far the consumers are, and who reads them.
+         */
+        get: operations["list_poll_partitions_v1_outbox_polls_partitions_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox/polls/reconcile": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reconcile Polls
+         * @description Make the topic and the database agree where a relay stands; without `apply` only say what would be done.
+         */
+        post: operations["reconcile_polls_v1_outbox_polls_reconcile_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2186,6 +1816,436 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Jobs
+         * @description List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive.
+         *
+         *     A page looks at no more than 20,000 rows. It may find less than `limit`, and then still have a `next`.
+         */
+        get: operations["list_jobs_v1_jobs_get"];
+        put?: never;
+        /**
+         * Schedule
+         * @description Schedule one job. Same `Idempotency-Key`, same request: 200 and the job that is there.
+         */
+        post: operations["schedule_v1_jobs_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:bulk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Import Jobs
+         * @description Schedule jobs from NDJSON, one `JobRequest` per line, in constant memory.
+         *
+         *     Lines are committed in batches of up to 5,000 (1,000 where lines have keys) in their order; a bad line is
+         *     rejected and costs no other. When the connection breaks off, whole batches stay and the rest is dropped:
+         *     the audit trail's `jobs.import` row says up to which line. With an `Idempotency-Key` the same upload can be
+         *     sent again and makes no job twice.
+         */
+        post: operations["import_jobs_v1_jobs_bulk_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:counts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count Jobs
+         * @description Count jobs by state, with the filters of the listing.
+         *
+         *     Each count stops at `capped_at`, and each costs bounded work: of the states in `at_least` there may be more.
+         */
+        get: operations["count_jobs_v1_jobs_counts_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Job
+         * @description Return one job, live or finished.
+         */
+        get: operations["get_job_v1_jobs__job_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Explain Job
+         * @description Say why a job is where it is.
+         */
+        get: operations["explain_job_v1_jobs__job_id__explain_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Job
+         * @description Cancel. 200: it will never start. 202: its worker was asked to stop it; ask again how it ended.
+         */
+        post: operations["cancel_job_v1_jobs__job_id__cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Job
+         * @description Put a failed job back to work under its own id, with all its attempts, due now.
+         */
+        post: operations["retry_job_v1_jobs__job_id__retry_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/reschedule": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reschedule Job
+         * @description Give a pending job another time: `execute_at`, or `delay` from now.
+         */
+        post: operations["reschedule_job_v1_jobs__job_id__reschedule_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/run-now": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run Job Now
+         * @description Make a pending job due now.
+         */
+        post: operations["run_job_now_v1_jobs__job_id__run_now_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Jobs
+         * @description Cancel what a filter names, the oldest first, at most 1,000 a call.
+         */
+        post: operations["cancel_jobs_v1_jobs_cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Jobs
+         * @description Put the failed jobs that a filter names back to work, the oldest first, at most 1,000 a call.
+         */
+        post: operations["retry_jobs_v1_jobs_retry_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:run-now": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run Jobs Now
+         * @description Make the pending jobs that a filter names due now, the oldest first, at most 1,000 a call.
+         */
+        post: operations["run_jobs_now_v1_jobs_run_now_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:reschedule": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reschedule Jobs
+         * @description Move the pending jobs that a filter names, the oldest first, at most 1,000 a call.
+         *
+         *     With `delay` or `shift` send `next` as `cursor` as long as there is `more`: a call without it begins again and
+         *     moves jobs that were moved before.
+         */
+        post: operations["reschedule_jobs_v1_jobs_reschedule_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Task Types
+         * @description List every task type by name.
+         */
+        get: operations["list_task_types_v1_task_types_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Task Type
+         * @description Return one task type.
+         */
+        get: operations["get_task_type_v1_task_types__name__get"];
+        /**
+         * Put Task Type
+         * @description Create a task type, or replace it whole. A first signing secret is shown this once.
+         *
+         *     A type whose endpoint had answered 410 goes on waiting, unless the target is another one.
+         */
+        put: operations["put_task_type_v1_task_types__name__put"];
+        post?: never;
+        /**
+         * Delete Task Type
+         * @description Forget a task type; its jobs wait as those of an unknown one do.
+         */
+        delete: operations["delete_task_type_v1_task_types__name__delete"];
+        options?: never;
+        head?: never;
+        /**
+         * Change Task Type
+         * @description Change what is given of a task type; 409 `version_conflict` when its `version` is another one than sent.
+         */
+        patch: operations["change_task_type_v1_task_types__name__patch"];
+        trace?: never;
+    };
+    "/v1/task-types/{name}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pause Task Type
+         * @description Let its jobs wait.
+         */
+        post: operations["pause_task_type_v1_task_types__name__pause_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types/{name}/enable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Enable Task Type
+         * @description Let its jobs run again, after a pause or a 410.
+         */
+        post: operations["enable_task_type_v1_task_types__name__enable_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types/{name}/rotate-secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Secret
+         * @description Make a new signing secret, shown this once; the old ones sign beside it for `overlap`.
+         */
+        post: operations["rotate_secret_v1_task_types__name__rotate_secret_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/dead-letters": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Dead Letters
+         * @description List what was given up, the youngest first; `subject` is a task type or a destination.
+         */
+        get: operations["list_dead_letters_v1_dead_letters_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/dead-letters/requeue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Requeue Dead Letters
+         * @description Put dead letters back to work, the oldest first, at most 1,000 a call; or say how many there are.
+         */
+        post: operations["requeue_dead_letters_v1_dead_letters_requeue_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/workers": {
         parameters: {
             query?: never;
@@ -2260,66 +2320,6 @@ export interface paths {
         get: operations["list_outbox_v1_outbox_get"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/outbox/polls": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Poll Relays
-         * @description List the relays of polls: what waits, what is published, and whether the topic agrees.
-         */
-        get: operations["list_poll_relays_v1_outbox_polls_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/outbox/polls/partitions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Poll Partitions
-         * @description List the partitions that polls went to: where they end, how far the consumers are, and who reads them.
-         */
-        get: operations["list_poll_partitions_v1_outbox_polls_partitions_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/outbox/polls/reconcile": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Reconcile Polls
-         * @description Make the topic and the database agree where a relay stands; without `apply` only say what would be done.
-         */
-        post: operations["reconcile_polls_v1_outbox_polls_reconcile_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2704,7 +2704,7 @@ export interface components {
     schemas: {
         /**
          * AccountChange
-         * @description What changes of an account; what is left out stays as it is. No ``polls_per_slice_max``, null, ends the cap.
+         * @description Changed settings of an account; omitted ones stay. A null ``polls_per_slice_max`` removes the cap.
          */
         AccountChange: {
             polling_interval_minutes?: number;
@@ -2714,7 +2714,7 @@ export interface components {
         };
         /**
          * AccountDetail
-         * @description One account; ``trackers`` counts ended ones too, and above 10,000 it is PostgreSQL's estimate.
+         * @description One account; ``trackers`` includes ended ones, and is PostgreSQL's estimate above 10,000.
          */
         AccountDetail: {
             account_id: string;
@@ -2734,12 +2734,12 @@ export interface components {
         };
         /**
          * AccountLine
-         * @description An account in a listing, with what its freshness comes to; :class:`AccountDetail` has all of it.
+         * @description An account in a listing, with a summary of its freshness.
          *
          *         Attributes:
          *             recent_share: The share of the last interval's polls that was fresh.
-         *             error_budget_left: Of what may be stale in a month, the share that is not used up; below 0 it is overdrawn.
-         *             burn_rate: How fast it was used up within the last hour that was judged: at 1 it lasts for a month exactly.
+         *             error_budget_left: The unused share of what may be stale in a month; below 0 it is overdrawn.
+         *             burn_rate: How fast it was used within the last judged hour: at 1 it lasts for a month exactly.
          */
         AccountLine: {
             account_id: string;
@@ -2759,11 +2759,11 @@ export interface components {
         };
         /**
          * AccountLoad
-         * @description What an account's trackers make under one setting.
+         * @description The polls of an account under one setting.
          *
          *         Attributes:
-         *             polls_per_s: On the average; the cap is taken off.
-         *             deferred_share: The part of its polls that the cap leaves to a later turn.
+         *             polls_per_s: Average, after the cap.
+         *             deferred_share: The part of its polls that the cap defers.
          */
         AccountLoad: {
             polling_interval_minutes: number;
@@ -2773,7 +2773,7 @@ export interface components {
         };
         /**
          * AccountRequest
-         * @description An account, whole: what is left out gets its default.
+         * @description All settings of an account; omitted ones get their defaults.
          */
         AccountRequest: {
             /** @default 120 */
@@ -2790,14 +2790,14 @@ export interface components {
          * @description How often an account's trackers are polled.
          *
          *         Attributes:
-         *             polling_interval_minutes: What was asked for.
-         *             placed_interval_minutes: By what its trackers stand on the wheels; the corrector moves them when the two differ.
-         *             max_age_days: How long a tracker that is registered from now on is polled, unless it says so itself.
-         *             polls_per_slice_max: So many of its trackers are polled in five minutes at most; the others take turns.
+         *             polling_interval_minutes: As it was set.
+         *             placed_interval_minutes: Of its trackers' wheel; the corrector moves them when the two differ.
+         *             max_age_days: How long new trackers are polled, unless their registration says otherwise.
+         *             polls_per_slice_max: Trackers that are polled in five minutes at most; the others are deferred in rotation.
          *             freshness_objective: The share of its polls that is to be made within 1.1 intervals of the one before.
          *             paused_at: Since when its trackers are not selected.
-         *             lag_ratio: How old one of its trackers got within its last interval, in intervals: 1 when all are polled at
-         *                 their second, above 1.1 when one was not polled in time. None where nothing was judged lately.
+         *             lag_ratio: The greatest age of its trackers within the last interval, in intervals: 1 when all are polled at
+         *                 their second, above 1.1 when one was late. None when nothing was judged lately.
          *             stale_since: Since when more of its last interval is stale than the objective allows.
          */
         AccountView: {
@@ -2987,8 +2987,8 @@ export interface components {
          * @description The breaker, which all processes share.
          *
          *         Attributes:
-         *             since: Of this state.
-         *             until: While ``open``: nobody calls before.
+         *             since: When this state began.
+         *             until: While ``open``: no calls before.
          *             opened_times: Pauses in a row; each is twice as long as the one before.
          *             window_answered: Calls of the window that decides whether it opens.
          */
@@ -3026,7 +3026,7 @@ export interface components {
         };
         /**
          * Budget
-         * @description So many calls in any window of so many seconds.
+         * @description At most ``calls`` in any window of ``window_s`` seconds.
          */
         Budget: {
             calls: number;
@@ -3050,16 +3050,16 @@ export interface components {
         };
         /**
          * BurnRate
-         * @description How fast an account uses up its error budget: at 1 it lasts for a month exactly, at 14.4 for two days.
+         * @description How fast an account uses its error budget: at 1 it lasts for a month exactly, at 14.4 for two days.
          *
          *         Attributes:
-         *             window: ``1h``, ``6h`` or ``3d``, up to the last minute that was judged.
-         *             from_at: Where it begins: up to five minutes earlier, of the longest one at midnight (UTC).
-         *             rate: The part of its polls that was stale, against the part that may be; nothing when nothing was judged.
-         *             budget_used: What that takes out of a budget of thirty days.
-         *             short_window: A twelfth of the window, so that an alert ends soon after the trouble.
-         *             threshold: Somebody should look when both rates are above it.
-         *             burning: They are.
+         *             window: ``1h``, ``6h`` or ``3d``, up to the last judged minute.
+         *             from_at: Begin: up to five minutes earlier; of the longest window at midnight (UTC).
+         *             rate: The share of stale polls, divided by the share that may be stale; null when nothing was judged.
+         *             budget_used: The part of a budget of thirty days that this uses.
+         *             short_window: A twelfth of the window, so that an alert ends soon after the problem.
+         *             threshold: An alert fires when both rates are above it.
+         *             burning: Both rates are above it.
          */
         BurnRate: {
             window: string;
@@ -3075,9 +3075,7 @@ export interface components {
         };
         /**
          * CallCounts
-         * @description Calls by outcome since an instant of the last five minutes.
-         *
-         *         ``throttled``: it asked for silence (``Retry-After``), or said 429 alone.
+         * @description Calls by outcome within the last five minutes; ``throttled`` is a ``Retry-After``, or 429 without one.
          */
         CallCounts: {
             since_at: string;
@@ -3283,7 +3281,7 @@ export interface components {
          *
          *         Attributes:
          *             members: Of the audience.
-         *             selected: Whom the expression selects.
+         *             selected: Clients that the expression selects.
          *             missing: Not selected because a field that decides is not there.
          *             skipped: Could not be judged.
          *             examples: Up to ten of the selected.
@@ -3357,18 +3355,18 @@ export interface components {
         };
         /**
          * EntityModule
-         * @description What became of polling an entity for one module. Runs that consumers have not told the database yet are missing.
+         * @description What became of polling an entity for one module. Runs that the database does not have yet are missing.
          *
          *         Attributes:
-         *             known: Whether there is such a module; nobody is polled for one that is unknown.
+         *             known: Whether there is such a module; no entity is polled for one that is unknown.
          *             every: Length of a window; none where the module is unknown, as the windows.
-         *             paused: The module is, for everybody.
+         *             paused: The module is, for every entity.
          *             last_window_at: The newest window that ran with success.
          *             last_success_at: When that run began: ``LastExecutedAt`` of the next one.
-         *             running_since: When the run that is under way now began.
+         *             running_since: When the current run began.
          *             running_window_at: Its window.
          *             failures: Runs that failed since the last success.
-         *             window_at: The window that lies around now.
+         *             window_at: The current window.
          *             next_window_at: Where the next one begins.
          */
         EntityModule: {
@@ -3415,7 +3413,7 @@ export interface components {
         };
         /**
          * EntityView
-         * @description Whom we poll, without the party.
+         * @description An entity without its party.
          *
          *         Attributes:
          *             polling_enabled_modules: Names with commas between, as the column has them.
@@ -3433,10 +3431,10 @@ export interface components {
         };
         /**
          * EventOutcome
-         * @description What became of news that somebody brought.
+         * @description What happened to an event.
          *
-         *         ``outcome`` is ``applied``, ``stale`` (newer news are there), ``duplicate`` (these are there) or ``ended`` (the
-         *         tracker is tracked no more). ``ended`` is true where these news ended it.
+         *         ``outcome`` is ``applied``, ``stale`` (a newer status is known), ``duplicate`` (this one is known) or ``ended`` (the
+         *         tracker has ended). ``ended`` is true when this event ended it.
          */
         EventOutcome: {
             id: string;
@@ -3450,11 +3448,11 @@ export interface components {
         };
         /**
          * EventRequest
-         * @description News of a tracker.
+         * @description An event of a tracker.
          *
          *         Attributes:
-         *             at: When the status came to be.
-         *             event_id: The sender's; the same one twice is one piece of news, whatever else it says.
+         *             at: Since when the status holds.
+         *             event_id: The sender's id; the same id twice is one event, whatever its other fields.
          */
         EventRequest: {
             status: string;
@@ -3692,7 +3690,7 @@ export interface components {
         };
         /**
          * FreshCounts
-         * @description Turns that were judged; ``share`` is that of the fresh ones, nothing when there are none.
+         * @description Polls that were judged; ``share`` is that of the fresh ones, null without polls.
          */
         FreshCounts: {
             polls: number;
@@ -3701,7 +3699,7 @@ export interface components {
         };
         /**
          * FreshSeries
-         * @description How fresh an account was: whole days first, then what is kept in slices, each from the oldest on.
+         * @description How fresh an account was: whole days first, then slices, each from the oldest on.
          */
         FreshSeries: {
             account_id: string;
@@ -3721,17 +3719,17 @@ export interface components {
         };
         /**
          * Freshness
-         * @description How well an account's promise is kept. A poll is fresh within a tenth of its interval behind its second.
+         * @description How fresh an account is. A poll is fresh within a tenth of its interval after its second.
          *
          *         Attributes:
          *             objective: The share that is to be fresh.
          *             lag_ratio: As in the account.
-         *             judged_until: The last minute whose turns were judged: about a tenth of the interval ago.
+         *             judged_until: The last judged minute, about a tenth of the interval ago.
          *             stale_since: Since when more of its last interval is stale than the objective allows; the alert ``account_lag``.
          *             recent: Of the last interval.
          *             month: Of the last 31 days.
-         *             error_budget_left: Of what may be stale in a month, the share that is not used up; below 0 it is overdrawn.
-         *             burn: How fast it is used up, over an hour, six hours and three days.
+         *             error_budget_left: The unused share of what may be stale in a month; below 0 it is overdrawn.
+         *             burn: How fast it is used, over an hour, six hours and three days.
          */
         Freshness: {
             objective: number;
@@ -3755,9 +3753,9 @@ export interface components {
          * @description One cell of a heat map.
          *
          *         Attributes:
-         *             unanswered: Selected, and neither answered nor given up; on their way still, where the cell is young.
-         *             flatness: Its fullest ten seconds against its average ones, 1 when level; none where nothing stood.
-         *             last_turns: Slots whose last turn lies here: those are what a replay can look at.
+         *             unanswered: Selected, and neither answered nor dropped; a young cell's may still be answered.
+         *             flatness: Its fullest ten seconds divided by its average ones, 1 when level; none without trackers.
+         *             last_turns: Slots whose last minute is here: a replay can read these.
          */
         HeatCell: {
             /** @default 0 */
@@ -3815,7 +3813,7 @@ export interface components {
          *             lines: All that came, empty ones too.
          *             created: Things made by this call.
          *             existing: Lines whose key had made it before.
-         *             rejected: Lines that was not taken; the first 1,000 are in ``rejects``.
+         *             rejected: Lines that were not taken; the first 1,000 are in ``rejects``.
          *             committed_lines: Every line up to this one is settled for good.
          */
         ImportResult: {
@@ -4113,7 +4111,7 @@ export interface components {
         };
         /**
          * LoadPreview
-         * @description What a change of an account would do to the load; nothing is changed.
+         * @description What a change of an account would do to the load.
          *
          *         Attributes:
          *             trackers: Placed ones of the account.
@@ -4135,7 +4133,7 @@ export interface components {
          *
          *         Attributes:
          *             ends_at: Where the next one begins.
-         *             state: ``open`` while it lies around now, ``done`` when it succeeded for as many entities as are polled now,
+         *             state: ``open`` while it is the current one, ``done`` when it succeeded for as many entities as are polled now,
          *                 ``partly``, ``missed`` when it did for none, ``idle`` where nothing came and nothing was to come,
          *                 as before the module was there.
          *             published: Entities it was published for, of the last two windows: where PostgreSQL says who publishes. None
@@ -4157,7 +4155,7 @@ export interface components {
          * @description One mistake.
          *
          *         Attributes:
-         *             field: The word that it is about, with dots where it is inside of one; empty for the whole.
+         *             field: The field that it is about, with dots where it is inside of one; empty for the whole.
          *             code: Stable.
          *             line: Of a text in a language of its own, from 1 on; none where there is no place.
          *             column: The same.
@@ -4181,7 +4179,7 @@ export interface components {
          *         Attributes:
          *             entities: That are polled for it.
          *             entities_stale: Of these, without a success for three windows, as the alert ``fanout_stale`` counted last.
-         *             windows: The one that lies around now, and the three before it.
+         *             windows: The current one, and the three before it.
          */
         ModuleDetail: {
             name: string;
@@ -4198,7 +4196,7 @@ export interface components {
         };
         /**
          * ModuleRequest
-         * @description A module, whole, in the words of ``[modules.NAME]``: what is left out gets its default.
+         * @description A module, whole, as ``[modules.NAME]`` in a configuration file: what is left out gets its default.
          */
         ModuleRequest: {
             /**
@@ -4224,7 +4222,7 @@ export interface components {
          *             timeout: Of one run.
          *             gated: Polled only where a scheduler's environment says ``ENABLE_<NAME>_POLLING=true``.
          *             set_by: ``default``, ``app``, ``operator`` or ``sql``; a program replaces the first two only.
-         *             paused_at: Since when nobody is polled for it.
+         *             paused_at: Since when no entity is polled for it.
          */
         ModuleView: {
             name: string;
@@ -4238,7 +4236,7 @@ export interface components {
         };
         /**
          * ModuleWindow
-         * @description What became of one window of a module, as far as consumers have written it.
+         * @description What became of one window of a module, as consumers have counted it.
          *
          *         Attributes:
          *             failed: Runs that failed, those that were tried again included.
@@ -4673,7 +4671,7 @@ export interface components {
          *             state: ``called``, or why not: ``paused``, ``quiet``, ``retry_after``, ``breaker_open``, ``on_trial``,
          *                 ``settings_invalid``.
          *             state_until: When that ends, where it is known.
-         *             calls: None until this process has been asked twice within five minutes.
+         *             calls: None until this process was asked twice within five minutes.
          */
         PartnerFigures: {
             name: string;
@@ -4692,15 +4690,15 @@ export interface components {
         };
         /**
          * PartnerLoad
-         * @description What one partner gets of it, now and then.
+         * @description The load of one partner before and after the change.
          *
          *         Attributes:
          *             trackers: Of this account.
          *             account_now: Polls a second of this account.
-         *             all_now: Of all accounts, as the next hour's turns counted them last.
+         *             all_now: Of all accounts, as the next hour's slots were last counted.
          *             rate_per_s: What the tightest budget of the partner allows; none without one.
-         *             used_now: ``all_now`` against that.
-         *             over: Then more is asked than the partner allows: polls come later and later.
+         *             used_now: ``all_now`` divided by it.
+         *             over: More polls than the partner allows: they get later and later.
          */
         PartnerLoad: {
             partner: string;
@@ -4730,13 +4728,13 @@ export interface components {
         };
         /**
          * PartnerView
-         * @description Whom we poll, and what all processes know together of it.
+         * @description A partner, and the state that all processes share.
          *
          *         Attributes:
          *             settings: As they were set.
-         *             called_by: ``function`` of a consumer that lives, else ``http`` where the settings have it; else nobody can.
-         *             breaker: ``closed``, ``open`` (nobody calls until ``open_until``) or ``half_open`` (single calls try).
-         *             blocked_until: The partner asked for silence until then.
+         *             called_by: ``function`` of a live consumer, else ``http`` when the settings have it; null when neither.
+         *             breaker: ``closed``, ``open`` (no calls until ``open_until``) or ``half_open`` (single trial calls).
+         *             blocked_until: End of the silence that the partner requested (``Retry-After``).
          */
         PartnerView: {
             name: string;
@@ -4757,13 +4755,13 @@ export interface components {
          * @description One partition that polls went to within a week.
          *
          *         Attributes:
-         *             end_offset: One behind the last poll that a relay published.
-         *             position: The first poll without an effect; what lies before is over. Null before the group has begun.
+         *             end_offset: One above the last poll that a relay published.
+         *             position: The first unfinished poll. Null before the group has begun.
          *             lag: From the position to the end, in offsets.
-         *             read_to: What lies between the position and this is in the reader's memory.
+         *             read_to: Polls from the position to this are in the reader's memory.
          *             unfinished_since: Since when the oldest unfinished poll has been on the topic; 10 s too late at most.
-         *             reader: Name of the session that reads it; null where nobody does.
-         *             seen_at: When its reader said so last.
+         *             reader: Name of the session that reads it; null without one.
+         *             seen_at: When its reader last reported.
          */
         PollPartitionView: {
             topic: string;
@@ -4782,12 +4780,12 @@ export interface components {
          *
          *         Attributes:
          *             waiting: Polls that are selected and not in a batch.
-         *             released: Those of them whose second has come.
+         *             released: Those of them whose second is past.
          *             frozen: Polls of the batch that is being published.
          *             position: The last batch that is on the topic, as the topic says; null without Kafka.
-         *             problem: The code of why the relay stands, as the two sides or it itself say, or that Kafka does not answer.
-         *             says: The same in words.
-         *             stands_since: When the relay noted why it stands; null while it goes on.
+         *             problem: Code of why the relay is blocked, as the two sides or the relay say, or that Kafka does not answer.
+         *             says: The same as text.
+         *             stands_since: When the relay reported that it is blocked; null while it works.
          */
         PollRelayView: {
             shard: number;
@@ -4825,7 +4823,7 @@ export interface components {
         };
         /**
          * PreviewRequest
-         * @description A change of an account to be looked at first; what is left out stays as it is.
+         * @description A change of an account to be previewed; omitted settings stay.
          */
         PreviewRequest: {
             polling_interval_minutes?: number;
@@ -4844,7 +4842,7 @@ export interface components {
         };
         /**
          * QuietNow
-         * @description Quiet hours: when the present ones end, and the next ones.
+         * @description Quiet hours: when the present ones end, and when the next ones are.
          */
         QuietNow: {
             until: string | null;
@@ -4857,11 +4855,11 @@ export interface components {
          *
          *         Attributes:
          *             rate_per_s: What the tightest budget allows; none without one.
-         *             calls_per_s: That are made: as processes counted them, or in the breaker's window where they were looked at
-         *                 once only. None while nobody calls.
-         *             used: The one against the other.
+         *             calls_per_s: Calls that are made, as processes count them, or in the breaker's window when this process has
+         *                 read them only once. None without calls.
+         *             used: ``calls_per_s`` divided by ``rate_per_s``.
          *             concurrency: Calls at once that are allowed; none for no limit.
-         *             granted: That living sessions may use, together.
+         *             granted: Of them, to live sessions.
          */
         Quota: {
             budgets: components["schemas"]["Budget"][];
@@ -4933,10 +4931,10 @@ export interface components {
         };
         /**
          * ReconcileRequest
-         * @description What to agree on; nothing is changed unless ``apply`` is true.
+         * @description What both sides are set to; nothing is changed unless ``apply`` is true.
          *
          *         Attributes:
-         *             position: All batches up to this one are published, none above is; without it the last that is certain.
+         *             position: All batches up to this one are published, none above it is; without it the last that is certain.
          */
         ReconcileRequest: {
             /** @default 0 */
@@ -4951,9 +4949,9 @@ export interface components {
          * @description What a reconciliation does, or did.
          *
          *         Attributes:
-         *             adopted: The number that both sides agree on.
-         *             counted: Polls of the frozen batch that are taken as published, and not sent.
-         *             sent_again: Polls of the frozen batch that are sent, under the ids that they had.
+         *             adopted: The number that both sides are set to.
+         *             counted: Polls of the frozen batch that count as published and are not sent.
+         *             sent_again: Polls of the frozen batch that are sent under the same ids.
          */
         ReconcileView: {
             shard: number;
@@ -4998,12 +4996,12 @@ export interface components {
          * @description What a replay did, or would do.
          *
          *         Attributes:
-         *             turns: Last turns of their slots in the range.
-         *             trackers: Polled again; of a dry run, would be.
-         *             superseded_turns: Turns in the range that have a later one, so that there is nothing left to replay.
-         *             unread_turns: Of which some or all trackers are left out, because their polls may be in Kafka still.
-         *             unread_trackers: Left out, because the consumers have not passed the batches that their polls may be in.
-         *             unknown_trackers: Left out, because nobody knows where such a batch stands in Kafka.
+         *             turns: Slots whose last minute is in the range.
+         *             trackers: Polled again; in a dry run, would be.
+         *             superseded_turns: Minutes in the range that have a later one, so that there is nothing to replay.
+         *             unread_turns: Slots of which trackers are skipped, because their polls may still be in Kafka.
+         *             unread_trackers: Skipped, because the consumers have not passed the batches that may hold their polls.
+         *             unknown_trackers: Skipped, because the offsets of such a batch are unknown.
          *             released_until: When the last of them is released.
          */
         Replay: {
@@ -5018,10 +5016,10 @@ export interface components {
         };
         /**
          * ReplayRequest
-         * @description Which turns to look at again: from ``from`` to before ``to``; without ``dry_run: false`` it only counts.
+         * @description Slots to replay, whose last minute is from ``from`` to before ``to``; only counted unless ``dry_run`` is false.
          *
          *         Attributes:
-         *             topic_lost: What went to Kafka and was not read is not there any more; otherwise it is left out.
+         *             topic_lost: Unread polls are no longer in Kafka; otherwise their trackers are skipped.
          */
         ReplayRequest: {
             /**
@@ -5386,7 +5384,7 @@ export interface components {
         };
         /**
          * SelectedClient
-         * @description One client who would be selected, as an action would tell of him.
+         * @description One client who would be selected, as an action would carry it.
          */
         SelectedClient: {
             client_id: string;
@@ -5469,18 +5467,18 @@ export interface components {
         };
         /**
          * SliceCounts
-         * @description What became of a slice's trackers.
+         * @description Counts of a slice's trackers.
          *
          *         Attributes:
-         *             expected: Trackers that stood there; of a turn that is not selected yet, as its slot's last turn counted them.
+         *             expected: Trackers of its slots; before the selection, as the slot's last selection counted them.
          *             selected: Put into the outbox.
-         *             skipped: Not wanted: paused, too old, or somebody else brought news.
-         *             deferred: Left to a later turn, because their account has had its polls of these five minutes.
+         *             skipped: Not selected: paused, too old, or postponed by an event of the courier.
+         *             deferred: Left to a later slice, because their account reached its cap of five minutes.
          *             published: Sent.
          *             polled: Answered.
-         *             late: Answered more than a tenth of their interval behind their due second.
-         *             superseded: Given up because the next turn had come.
-         *             coalesced: Turns, not trackers, that were missed and made good by a later one.
+         *             late: Answered more than a tenth of their interval after their due second.
+         *             superseded: Dropped because the next poll was due.
+         *             coalesced: Slots, not trackers, that were missed and replaced by a later selection.
          */
         SliceCounts: {
             /** @default 0 */
@@ -5504,7 +5502,7 @@ export interface components {
         };
         /**
          * SliceHeat
-         * @description A range of the slice ledger in cells of equal length, the oldest first; those without a turn are left out.
+         * @description A range of the slice ledger in cells of equal length, oldest first; empty ones are skipped.
          */
         SliceHeat: {
             from_at: string;
@@ -5535,7 +5533,7 @@ export interface components {
         };
         /**
          * StoredCampaign
-         * @description The answer to a put; ``changed`` is false where it was so already, and then it is no new version.
+         * @description The answer to a put; ``changed`` is false where the definition was the same, and then there is no new version.
          */
         StoredCampaign: {
             campaign: components["schemas"]["BatchDetail"];
@@ -5697,7 +5695,7 @@ export interface components {
         };
         /**
          * TrackerDetail
-         * @description One tracker; ``events`` are the last ten that polls brought, newest last.
+         * @description One tracker; ``events`` are the last ten scan events, newest last.
          */
         TrackerDetail: {
             id: string;
@@ -5719,7 +5717,7 @@ export interface components {
         };
         /**
          * TrackerEvent
-         * @description A scan event that the courier told, with the instant that it gave.
+         * @description A scan event with the courier's instant.
          */
         TrackerEvent: {
             at: string;
@@ -5727,12 +5725,12 @@ export interface components {
         };
         /**
          * TrackerRequest
-         * @description A tracker to be polled. What the OpenAPI document shows; :class:`TrackerWire` is what is read.
+         * @description A tracker to be polled.
          */
         TrackerRequest: {
             account_id: string;
             partner: string;
-            /** @description What the partner calls it */
+            /** @description The partner's id of it */
             external_id: string;
             /** @default null */
             status?: string | null;
@@ -5745,9 +5743,9 @@ export interface components {
          *
          *         Attributes:
          *             state: ``waiting`` (for its place), ``placed`` or ``ended``.
-         *             status_at: When its status came to be, as whoever brought it says.
-         *             next_poll_at: Its next turn; nothing while it waits, is paused or has ended.
-         *             skip_until: Somebody else brought news, so it is not polled before.
+         *             status_at: Since when its status holds, as its sender reports.
+         *             next_poll_at: Its next poll; null while it waits, is paused or has ended.
+         *             skip_until: An event of the courier postponed polling until then.
          */
         TrackerView: {
             id: string;
@@ -5823,12 +5821,12 @@ export interface components {
         };
         /**
          * WholeLoad
-         * @description What all accounts make together.
+         * @description The polls of all accounts.
          *
          *         Attributes:
-         *             polls_per_s: On the average of the next hour.
+         *             polls_per_s: Average of the next hour.
          *             slice_peak: Polls in the fullest slice of five minutes of the next hour.
-         *             slice_mean: On the average of its slices.
+         *             slice_mean: Average of its slices.
          */
         WholeLoad: {
             polls_per_s: number;
@@ -5975,7 +5973,7 @@ export interface operations {
             };
         };
     };
-    metrics_metrics_get: {
+    show_metrics_metrics_get: {
         parameters: {
             query?: never;
             header?: never;
@@ -6284,2071 +6282,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_jobs_v1_jobs_get: {
-        parameters: {
-            query?: {
-                status?: components["schemas"]["JobStatus"][] | null;
-                task_type?: string | null;
-                /** @description RFC 3339 with its offset */
-                execute_from?: string | null;
-                /** @description RFC 3339 with its offset */
-                execute_to?: string | null;
-                idempotency_key?: string | null;
-                /** @description Part of the key, the last error or the payload, in whatever case */
-                text?: string | null;
-                /** @description Held by this session now */
-                worker?: string | null;
-                /** @description `next` of the page before */
-                cursor?: string | null;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobPage"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    schedule_v1_jobs_post: {
-        parameters: {
-            query?: never;
-            header?: {
-                "Idempotency-Key"?: string;
-                /** @description The trace that the job belongs to (W3C Trace Context); a malformed one is ignored. */
-                traceparent?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["JobRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["CreatedJob"];
-                };
-            };
-            /** @description Done */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["CreatedJob"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    import_jobs_v1_jobs_bulk_post: {
-        parameters: {
-            query?: never;
-            header?: {
-                "Idempotency-Key"?: string;
-                /** @description The trace that the job belongs to (W3C Trace Context); a malformed one is ignored. */
-                traceparent?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/x-ndjson": string;
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ImportResult"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    count_jobs_v1_jobs_counts_get: {
-        parameters: {
-            query?: {
-                status?: components["schemas"]["JobStatus"][] | null;
-                task_type?: string | null;
-                /** @description RFC 3339 with its offset */
-                execute_from?: string | null;
-                /** @description RFC 3339 with its offset */
-                execute_to?: string | null;
-                idempotency_key?: string | null;
-                /** @description Part of the key, the last error or the payload, in whatever case */
-                text?: string | null;
-                /** @description Held by this session now */
-                worker?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobCounts"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_job_v1_jobs__job_id__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobDetail"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    explain_job_v1_jobs__job_id__explain_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Explanation"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    cancel_job_v1_jobs__job_id__cancel_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description Done */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    retry_job_v1_jobs__job_id__retry_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    reschedule_job_v1_jobs__job_id__reschedule_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["RescheduleRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    run_job_now_v1_jobs__job_id__run_now_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    cancel_jobs_v1_jobs_cancel_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["FilterRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BulkAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    retry_jobs_v1_jobs_retry_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["FilterRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Requeued"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    run_jobs_now_v1_jobs_run_now_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["FilterRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BulkAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    reschedule_jobs_v1_jobs_reschedule_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["MoveRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BulkAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_task_types_v1_task_types_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_TaskTypeView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_task_type_v1_task_types__name__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TaskTypeView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    put_task_type_v1_task_types__name__put: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["TaskTypeRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["StoredTaskType"];
-                };
-            };
-            /** @description Done */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["StoredTaskType"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    delete_task_type_v1_task_types__name__delete: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            204: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    change_task_type_v1_task_types__name__patch: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["TaskTypeChange"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["StoredTaskType"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    pause_task_type_v1_task_types__name__pause_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TaskTypeView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    enable_task_type_v1_task_types__name__enable_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TaskTypeView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    rotate_secret_v1_task_types__name__rotate_secret_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: {
-            content: {
-                "application/json": components["schemas"]["RotateRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["SecretView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_dead_letters_v1_dead_letters_get: {
-        parameters: {
-            query?: {
-                kind?: ("job" | "outbox") | null;
-                subject?: string | null;
-                /** @description `next` of the page before */
-                cursor?: string | null;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_DeadLetter_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    requeue_dead_letters_v1_dead_letters_requeue_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["RequeueRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Requeued"];
-                };
             };
             /** @description No key, or one that is unknown, expired or revoked */
             401: {
@@ -9015,7 +6948,7 @@ export interface operations {
             query?: {
                 /** @description `lag`: the worst first */
                 sort?: "id" | "lag";
-                /** @description That the id holds */
+                /** @description Part of the id */
                 text?: string | null;
                 /** @description `next` of the page before */
                 cursor?: string | null;
@@ -10548,6 +8481,241 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Replay"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_poll_relays_v1_outbox_polls_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_PollRelayView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_poll_partitions_v1_outbox_polls_partitions_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_PollPartitionView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reconcile_polls_v1_outbox_polls_reconcile_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReconcileRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReconcileView"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
@@ -15999,6 +14167,2071 @@ export interface operations {
             };
         };
     };
+    list_jobs_v1_jobs_get: {
+        parameters: {
+            query?: {
+                status?: components["schemas"]["JobStatus"][] | null;
+                task_type?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_from?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_to?: string | null;
+                idempotency_key?: string | null;
+                /** @description Part of the key, the last error or the payload, in whatever case */
+                text?: string | null;
+                /** @description Held by this session now */
+                worker?: string | null;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobPage"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    schedule_v1_jobs_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                "Idempotency-Key"?: string;
+                /** @description The trace that the job belongs to (W3C Trace Context); a malformed one is ignored. */
+                traceparent?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["JobRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedJob"];
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedJob"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    import_jobs_v1_jobs_bulk_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                "Idempotency-Key"?: string;
+                /** @description The trace that the job belongs to (W3C Trace Context); a malformed one is ignored. */
+                traceparent?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-ndjson": string;
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportResult"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    count_jobs_v1_jobs_counts_get: {
+        parameters: {
+            query?: {
+                status?: components["schemas"]["JobStatus"][] | null;
+                task_type?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_from?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_to?: string | null;
+                idempotency_key?: string | null;
+                /** @description Part of the key, the last error or the payload, in whatever case */
+                text?: string | null;
+                /** @description Held by this session now */
+                worker?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobCounts"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_job_v1_jobs__job_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    explain_job_v1_jobs__job_id__explain_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Explanation"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_job_v1_jobs__job_id__cancel_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description Done */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retry_job_v1_jobs__job_id__retry_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reschedule_job_v1_jobs__job_id__reschedule_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RescheduleRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    run_job_now_v1_jobs__job_id__run_now_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_jobs_v1_jobs_cancel_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FilterRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retry_jobs_v1_jobs_retry_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FilterRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Requeued"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    run_jobs_now_v1_jobs_run_now_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FilterRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reschedule_jobs_v1_jobs_reschedule_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_task_types_v1_task_types_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_TaskTypeView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_task_type_v1_task_types__name__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskTypeView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_task_type_v1_task_types__name__put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TaskTypeRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredTaskType"];
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredTaskType"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delete_task_type_v1_task_types__name__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_task_type_v1_task_types__name__patch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TaskTypeChange"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredTaskType"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pause_task_type_v1_task_types__name__pause_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskTypeView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    enable_task_type_v1_task_types__name__enable_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskTypeView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rotate_secret_v1_task_types__name__rotate_secret_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RotateRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SecretView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_dead_letters_v1_dead_letters_get: {
+        parameters: {
+            query?: {
+                kind?: ("job" | "outbox") | null;
+                subject?: string | null;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_DeadLetter_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    requeue_dead_letters_v1_dead_letters_requeue_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RequeueRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Requeued"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_workers_v1_workers_get: {
         parameters: {
             query?: never;
@@ -16298,241 +16531,6 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_poll_relays_v1_outbox_polls_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_PollRelayView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_poll_partitions_v1_outbox_polls_partitions_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_PollPartitionView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    reconcile_polls_v1_outbox_polls_reconcile_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: {
-            content: {
-                "application/json": components["schemas"]["ReconcileRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ReconcileView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
                 headers: {
                     [name: string]: unknown;
                 };
