@@ -35,7 +35,6 @@ CROWDED = {"bench": 40, "process": 36, "domain": 26}
 """Folders above ``FOLDER_FILES_MAX`` and what they may have: numbers that only fall."""
 
 TABLES = {
-    "api": {"sessions"},
     "capabilities/jobs": {
         "dead_letters", "job_keys", "scheduled_tasks", "scheduled_tasks_dead", "task_type_secrets", "task_types",
         "type_grants", "type_rates",
@@ -65,22 +64,13 @@ PARTNERS_OF = {"capabilities/polling", "capabilities/fanout"}
 """Rooms that may name the tables of ``partners``, which is below them."""
 
 FOREIGN_SQL = {
-    "api/sql/access.sql",
-    "app/sql/publish.sql",
     "capabilities/batches/sql/release.sql",
     "capabilities/fanout/sql/modules.sql",
-    "capabilities/jobs/sql/dead_letters.sql",
-    "capabilities/operations/sql/access.sql",
-    "capabilities/operations/sql/alert_receivers.sql",
-    "capabilities/operations/sql/alerts.sql",
     "capabilities/operations/sql/holdings.sql",
-    "capabilities/operations/sql/operations.sql",
     "capabilities/operations/sql/overview.sql",
-    "capabilities/operations/sql/type_figures.sql",
     "capabilities/reports/sql/listing.sql",
     "cli/sql/doctor.sql",
     "demo/sql/world.sql",
-    "engine/sql/upkeep.sql",
     "engine/sql/workers.sql",
     "store/sql/fragments.sql",
     "transports/kafka/polls.sql",
@@ -89,8 +79,8 @@ FOREIGN_SQL = {
 
 SHARED_NAMES = {
     "Ack", "Answer", "Beat", "Begun", "Bound", "Couriers", "DeadLetter", "Delivery", "Entities", "Fail", "Failed",
-    "Field", "Finding", "FutureVersionError", "Gate", "Holding", "Job", "Kind", "Link", "Listener", "Node", "Page",
-    "Place", "Problem", "Progress", "Publisher", "Race", "Receiver", "Record", "Refused", "RequestedReport",
+    "Field", "Finding", "FutureVersionError", "Gate", "Gateway", "Holding", "Job", "Kind", "Link", "Listener", "Node",
+    "Page", "Place", "Problem", "Progress", "Publisher", "Race", "Receiver", "Record", "Refused", "RequestedReport",
     "ResultWriter", "Rows", "Run", "Seen", "Series", "Shares", "Site", "Subscriber", "TaskQueue", "Upkeep",
     "UpkeepTerms", "Window", "World",
 }  # fmt: skip

@@ -31,7 +31,7 @@ REPEATED = frozenset(
         "lease.not_taken",
         "lease.renewal_failed",
         "listener.refused",
-        "metrics.database_away",
+        "metrics.database_unavailable",
         "poll_relay.blocked",
         "poll_relay.database_unavailable",
         "polls.tracker_locked",

@@ -107,7 +107,7 @@ def test_the_backlog_says_when_it_is_over_only_where_that_is_known() -> None:
 def worker_of(entries: dict[str, TypeState]) -> Any:
     """Return a worker, as far as its counters go."""
     runner = SimpleNamespace(busy=3, queued=0, slots=4, threads=2, threads_busy=1)
-    return SimpleNamespace(entries=lambda: entries, runner=runner)
+    return SimpleNamespace(types=lambda: entries, runner=runner)
 
 
 def entry(name: str, starts: int = 0) -> TypeState:
