@@ -26,7 +26,7 @@ dev: ## make .venv with everything that checks and tests need
 	@sh scripts/bootstrap.sh dev
 
 quick: dev ## run the tests that need no server: units, properties, architecture; under a minute
-	@$(PYTEST) -q -n 2 $(SERVERLESS) $(ARGS)
+	@$(PYTEST) -q -n 2 -m "not mutant" $(SERVERLESS) $(ARGS)
 
 test: dev ## run the tests that guard a change, against real servers that the run starts; AREA=jobs: one room
 	@sh scripts/test-servers.sh
