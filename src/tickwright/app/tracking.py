@@ -119,7 +119,7 @@ async def track_borrowed(connection: Fetching, new: NewTracker) -> Tracked:
     if isolation in _KEEPS_ITS_SNAPSHOT:
         raise Rejected(
             "unsupported_isolation",
-            f"connection: its transaction is {isolation.upper()} and would not see the same tracker of somebody else; "
+            f"connection: its transaction is {isolation.upper()} and would not see another one's tracker; "
             "use READ COMMITTED, or register it without a connection once yours is committed",
         )
     return await track_through(connection, new)

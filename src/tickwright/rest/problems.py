@@ -76,7 +76,7 @@ _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = 
             "the database has reached a limit of its own, such as a full queue of notifications; look at the alerts",
         ),
     ),
-    (_BUSY, Unavailable("busy", "somebody else holds what this needs; try again")),
+    (_BUSY, Unavailable("busy", "another client holds what this needs; try again")),
     (
         (asyncpg.ReadOnlySQLTransactionError,),
         Unavailable("database_read_only", "the database takes no writes now; try again"),

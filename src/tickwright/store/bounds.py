@@ -88,6 +88,6 @@ def outcome_unknown() -> Unavailable:
     """Return what the caller of a change hears that took too long."""
     return Unavailable(
         "outcome_unknown",
-        f"the database did not answer in time, so nobody knows whether this was done: {LOOK_OR_SEND_AGAIN}",
+        f"the database did not answer in time, so it is unknown whether this was done: {LOOK_OR_SEND_AGAIN}",
         status=504,
     )

@@ -166,14 +166,14 @@ def polls(as_json: Json = False) -> None:
 
 @outbox.command()
 def reconcile(
-    shard: Annotated[int, typer.Option(min=0, max=15, help="Of the relay that stands.")] = 0,
+    shard: Annotated[int, typer.Option(min=0, max=15, help="Of the relay that is stopped.")] = 0,
     position: Annotated[
         int | None, typer.Option(min=0, help="All batches up to this one are published, none above is.")
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Do it; without this only say what would be done.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make the topic and the database agree where a relay of polls stands. You decide which batch was the last."""
+    """Make the topic and the database agree where a relay of polls is stopped. You decide which batch was the last."""
     body = {"shard": shard, "position": position, "apply": apply}
     show_answer(ask("POST", "/outbox/polls/reconcile", body=body), as_json=as_json, sentence=_reconciled)
 

@@ -81,7 +81,7 @@ def _stored(stored: Any) -> str:
 
 @app.command()
 def pause(name: Name, as_json: Json = False) -> None:
-    """Poll nobody for it."""
+    """Poll no entity for it."""
     show_answer(ask("POST", f"{path(name)}/pause"), as_json=as_json, sentence=lambda m: f"{m['name']} is paused")
 
 

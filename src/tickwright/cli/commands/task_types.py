@@ -120,6 +120,6 @@ def delete(
 ) -> None:
     """Forget a task type; its jobs wait as those of an unknown type do."""
     if not yes:
-        raise typer.BadParameter(f"its jobs would wait until somebody registers {name} again; add --yes")
+        raise typer.BadParameter(f"its jobs would wait until a program registers {name} again; add --yes")
     ask("DELETE", _path(name))
     show_json({"deleted": name}) if as_json else show_answer(name, as_json=False, sentence=lambda n: f"{n} deleted")

@@ -47,7 +47,7 @@ def import_(
     rejects: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rejected lines' report there.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Register the trackers of a file, however large; sending it again registers nobody twice."""
+    """Register the trackers of a file, however large; sending it again registers no tracker twice."""
     csv = file.lower().endswith(".csv") if as_csv is None else as_csv
     upload = Upload("/v1/trackers:bulk", "trackers", content_type=CSV if csv else NDJSON)
     if import_file(file, upload, rejects=rejects, as_json=as_json):
@@ -82,7 +82,7 @@ def list_(
 
 @app.command()
 def show(tracker: TrackerId, as_json: Json = False) -> None:
-    """Show one tracker, with the last ten events that polls brought."""
+    """Show one tracker, with the last ten events of polls."""
     found = ask("GET", f"/trackers/{tracker}")
     if as_json:
         show_json(found)
