@@ -20,7 +20,7 @@ from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.outbound import BoundedHead, GuardedSessions, blocked, outcome_of
 from tickwright.ports.broker import Message, Outcome, Refused
 from tickwright.ports.ids import unix_seconds
-from tickwright.transports.websocket.connection import ACK_BYTES_MAX, Gateway, GatewayConnection, encode_push
+from tickwright.transports.websocket.connection import ACK_BYTES_MAX, GatewayConnection, PushGateway, encode_push
 
 GATEWAYS_MAX = 256
 CONNECT_TIMEOUT_S = 10.0
@@ -59,7 +59,7 @@ class WebSocketBroker:
             tls=tls,
             middlewares=(_refuse_redirects,),
         )
-        self._gateways: dict[str, Gateway] = {}
+        self._gateways: dict[str, PushGateway] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -111,12 +111,12 @@ class WebSocketBroker:
             raise Rejected("ssrf_blocked", blocked(reason).reason, reason=reason)
         return target
 
-    def _gateway(self, target: WebTarget) -> Gateway | None:
+    def _gateway(self, target: WebTarget) -> PushGateway | None:
         gateway = self._gateways.pop(target.url, None)
         if gateway is None:
             if len(self._gateways) >= GATEWAYS_MAX and not self._evict():
                 return None
-            gateway = Gateway(lambda: self._connect(target))
+            gateway = PushGateway(lambda: self._connect(target))
         self._gateways[target.url] = gateway  # the most recently used comes last
         return gateway
 

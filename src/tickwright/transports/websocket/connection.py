@@ -221,7 +221,7 @@ _BUSY = Refused("gateway_busy", f"{PENDING_MAX} pushes wait for this gateway alr
 _SILENT = Unknown("timeout", "No acknowledgement within the timeout; it may have been taken.")
 
 
-class Gateway:
+class PushGateway:
     """One destination: keeps at most one young connection to it.
 
     A connection that cannot be opened, is lost without one acknowledgement or is cut for flooding starts a pause that
