@@ -68,7 +68,6 @@ FOREIGN_SQL = {
     "capabilities/fanout/sql/modules.sql",
     "capabilities/operations/sql/holdings.sql",
     "capabilities/operations/sql/overview.sql",
-    "capabilities/operations/sql/type_figures.sql",
     "capabilities/operations/sql/upkeep.sql",
     "capabilities/reports/sql/listing.sql",
     "cli/sql/doctor.sql",

@@ -29,3 +29,18 @@ class CampaignsService:
         self.campaigns = Campaigns(pool, self.campaign_batches, audiences, allow)
         self.programs = Batches(pool, cursors, PROGRAM)
         self.executions = Executions(pool, cursors)
+
+    @property
+    def campaign_rows(self) -> Batches:
+        """The former name of ``campaign_batches``."""
+        return self.campaign_batches
+
+    @property
+    def running_campaigns(self) -> Batches:
+        """The former name of the control of ``campaign_batches``."""
+        return self.campaign_batches
+
+    @property
+    def running_programs(self) -> Batches:
+        """The former name of the control of ``programs``."""
+        return self.programs
