@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from kit.metrics import METRICS
 from kit.prometheus import DEPLOY, RULES
-from tickwright.observe.metrics import METRICS, MetricSpec
+from tickwright.observe.metrics import MetricSpec
 
 BOARD = json.loads((DEPLOY / "grafana/tickwright.json").read_text())
 SPECS = {spec.name: spec for spec in METRICS}

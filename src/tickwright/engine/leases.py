@@ -306,6 +306,14 @@ class LeasedService(LoopService):
         await self.quiesce()
 
 
+class LeasePurposes(dict[str, str]):
+    """What only the holder of a lease does, for operators."""
+
+    def of(self, lease: str) -> str:
+        """Return the text for a lease; empty for a lease that no plugin of this release has."""
+        return self.get(lease) or self.get(lease.partition(":")[0], "")
+
+
 class LeaseHolder(Protocol):
     """A service that may hold a lease."""
 

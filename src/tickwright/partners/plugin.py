@@ -1,6 +1,12 @@
 """The plugin of the partner contract: the limits that every call to somebody else's service keeps to."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from tickwright.plugin import Context, Plugin
+
+if TYPE_CHECKING:
+    from tickwright.observe.metrics import MetricSpec
 
 
 class PartnersPlugin(Plugin):
@@ -22,6 +28,12 @@ class PartnersPlugin(Plugin):
             return contract
 
         context.ports.offer(PartnerContract, make)
+
+    def metrics(self) -> Sequence["MetricSpec"]:
+        """Return the metrics of calls to partners."""
+        from tickwright.partners.metrics import METRICS
+
+        return METRICS
 
 
 PLUGIN = PartnersPlugin()

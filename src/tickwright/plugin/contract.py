@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.observe.alerts import AlertRule
+    from tickwright.observe.metrics import MetricSpec
     from tickwright.plugin.context import Context
     from tickwright.ports.broker import Broker
     from tickwright.ports.session import Reclaim
@@ -74,12 +75,14 @@ class Plugin:
         name: Unique, such as ``fanout``.
         roles: That this plugin adds to ``tickwright run``.
         settings: What it reads from the environment.
-        config_tables: Kinds of tables of the TOML file, each with what checks one.
+        lease_purposes: What only the holder of each of its leases does, for operators, by the name of the lease or the
+            part of the name before ``:``.
     """
 
     name: ClassVar[str]
     roles: ClassVar[tuple[str, ...]] = ()
     settings: ClassVar[type[SettingsPart] | None] = None
+    lease_purposes: ClassVar[Mapping[str, str]] = {}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return what checks a table ``[kind.NAME]`` of the TOML file, by kind."""
@@ -125,6 +128,10 @@ class Plugin:
 
     def ownerships(self, context: "Context") -> Sequence[Ownership]:
         """Return the places outside PostgreSQL that one installation owns."""
+        return ()
+
+    def metrics(self) -> Sequence["MetricSpec"]:
+        """Return the metrics that its sources have samples of."""
         return ()
 
     def alert_rules(self) -> Sequence["AlertRule"]:

@@ -1,7 +1,7 @@
 """One process's access to its database: the pool, and the services that plugins offer to callers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -11,7 +11,9 @@ import asyncpg
 
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.targets import OUR_PREFIX, is_internal, parse_target
+from tickwright.engine.leases import LeasePurposes
 from tickwright.observe.alerts import AlertRules
+from tickwright.observe.metrics import MetricSpec
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import Brokers, TargetCheck
 from tickwright.process.configfile import load_config
@@ -103,6 +105,7 @@ async def open_installation(
 def provide(context: Context) -> None:
     """Let every plugin offer its ports, and offer what comes from all of them."""
     context.ports.offer(AlertRules, alert_rules)
+    context.ports.offer(LeasePurposes, lease_purposes)
     context.ports.offer(TargetCheck, lambda: target_check(context.settings))
     for plugin in PLUGINS:
         plugin.provide(context)
@@ -111,6 +114,16 @@ def provide(context: Context) -> None:
 def alert_rules() -> AlertRules:
     """Return the alert rules of every plugin."""
     return AlertRules(rule for plugin in PLUGINS for rule in plugin.alert_rules())
+
+
+def metric_specs() -> Iterator[MetricSpec]:
+    """Return the metrics of every plugin."""
+    return (spec for plugin in PLUGINS for spec in plugin.metrics())
+
+
+def lease_purposes() -> LeasePurposes:
+    """Return what the holder of each lease does, by the names of leases."""
+    return LeasePurposes({name: text for plugin in PLUGINS for name, text in plugin.lease_purposes.items()})
 
 
 def build_brokers(context: Context) -> Brokers:

@@ -9,10 +9,11 @@ from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.engine.leases import leases_source
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.table_locks import TableLocks
-from tickwright.observe.metrics import LATENESS_BUCKETS_S, MetricsPage, TickwrightCollector
+from tickwright.observe.metrics import MetricsPage, TickwrightCollector
 from tickwright.plugin import Context
 from tickwright.process.counters import Counters
 from tickwright.process.health import DatabaseCheck, HealthServer
+from tickwright.process.installation import metric_specs
 from tickwright.process.readings import (
     DatabaseReadings,
     services_source,
@@ -42,8 +43,7 @@ class Watch:
                 services_source(self.states),
                 leases_source(context.leased),
             ],
-            worker=worker,
-            lateness_buckets_s=LATENESS_BUCKETS_S,
+            specs=metric_specs(),
         )
         self.check = DatabaseCheck(context.pool)
         self.page = MetricsPage(self._collector, readings.refresh)

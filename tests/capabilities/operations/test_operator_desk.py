@@ -9,9 +9,9 @@ import pytest
 from kit.api import RunningApi, running_api
 from kit.contexts import started
 from tickwright.capabilities.operations import machinery as operator_desk
-from tickwright.capabilities.operations.lease_purposes import GUARDS, guards
 from tickwright.engine.leases import Lease, Leases
 from tickwright.plugin.settings import Settings
+from tickwright.process.installation import lease_purposes
 
 NOTHING: Mapping[str, str] = {}
 WORKER = """
@@ -117,17 +117,18 @@ async def test_a_lease_says_who_has_it_since_when_and_what_it_guards(api: Runnin
         12,
     )
     assert selector["age_s"] >= 0
-    assert (selector["guards"], found["strange"]["guards"]) == (GUARDS["selector"], "")
+    assert (selector["guards"], found["strange"]["guards"]) == (lease_purposes().of("selector"), "")
     assert (found["poll-relay:3"]["held"], found["poll-relay:3"]["age_s"]) == (False, None)
-    assert found["poll-relay:3"]["guards"] == GUARDS["poll-relay"]
+    assert found["poll-relay:3"]["guards"] == lease_purposes().of("poll-relay")
 
 
 async def test_every_lease_of_a_process_has_its_words(api: RunningApi) -> None:
     """A loop that is added is explained; one that is gone is taken off."""
     async with started(api.pool, Settings(), "scheduler", "relay") as context:
         names = {loop._lease_name for loop in context.leased} | {"relay:outbox"}
-    assert all(guards(name) for name in names), [name for name in names if not guards(name)]
-    assert {name if name in GUARDS else name.partition(":")[0] for name in names} == set(GUARDS)
+    purposes = lease_purposes()
+    assert all(purposes.of(name) for name in names), [name for name in names if not purposes.of(name)]
+    assert {name if name in purposes else name.partition(":")[0] for name in names} == set(purposes)
 
 
 async def test_a_lease_that_is_taken_away_fences_its_holder(api: RunningApi) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tickwright.capabilities.batches.definitions.batches import Batches
     from tickwright.observe.alerts import AlertRule
+    from tickwright.observe.metrics import MetricSpec
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -51,6 +52,11 @@ class BatchesPlugin(Plugin):
     name = "batches"
     roles = (CONSUMER,)
     settings = BatchesSettings
+    lease_purposes: ClassVar = {
+        "campaign-checker": "releases actions of finished executions",
+        "campaign-producer": "makes executions of due occurrences",
+        "campaign-upkeep": "deletes old executions",
+    }
 
     def provide(self, context: Context) -> None:
         """Offer the service for callers, and the audiences that this process can read."""
@@ -140,6 +146,12 @@ class BatchesPlugin(Plugin):
         consumer = BatchConsumer(ChunksStore(context.pool), session, wakeups, works, at_once=at_once)
         context.run(wakeups, consumer)
         context.count(consumer_source(consumer))
+
+    def metrics(self) -> Sequence["MetricSpec"]:
+        """Return the metrics of this capability."""
+        from tickwright.capabilities.batches.metrics import METRICS
+
+        return METRICS
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""

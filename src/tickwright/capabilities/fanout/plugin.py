@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.observe.alerts import AlertRule
+    from tickwright.observe.metrics import MetricSpec
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -49,6 +50,7 @@ class FanoutPlugin(Plugin):
     name = "fanout"
     roles = (CONSUMER,)
     settings = FanoutSettings
+    lease_purposes: ClassVar = {"fanout-upkeep": "deletes old windows, claims and cursors of fan-out"}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return what checks a module."""
@@ -149,6 +151,12 @@ class FanoutPlugin(Plugin):
         context.facts["modules"] = [module.name for module in modules.all()]
         context.run(queue, consumer, ConsumerReporter(consumer, queue, context.facts))
         context.count(consumer_source(consumer), queue.samples)
+
+    def metrics(self) -> Sequence["MetricSpec"]:
+        """Return the metrics of this capability."""
+        from tickwright.capabilities.fanout.metrics import METRICS
+
+        return METRICS
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.observe.alerts import AlertRule
+    from tickwright.observe.metrics import MetricSpec
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -94,6 +95,7 @@ class JobsPlugin(Plugin):
         if WORKER not in context.roles:
             return
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
+        from tickwright.capabilities.jobs.metrics import worker_source
         from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
         from tickwright.engine.session import WorkerSession
 
@@ -105,6 +107,13 @@ class JobsPlugin(Plugin):
         context.facts["brokers"] = sorted(brokers)
         context.facts["threads_stuck"] = lambda: worker.runner.threads_stuck
         context.run(context.ports.put(JobWorker, worker))
+        context.count(worker_source(worker))
+
+    def metrics(self) -> Sequence["MetricSpec"]:
+        """Return the metrics of this capability."""
+        from tickwright.capabilities.jobs.metrics import METRICS
+
+        return METRICS
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""

@@ -7,7 +7,6 @@ taken away has a higher fence, a message that is given up is a dead letter.
 from collections import Counter
 from typing import Any
 
-from tickwright.capabilities.operations.lease_purposes import guards
 from tickwright.capabilities.operations.views import (
     AlertView,
     DestinationView,
@@ -20,6 +19,7 @@ from tickwright.capabilities.operations.views import (
 )
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_address
+from tickwright.engine.leases import LeasePurposes
 from tickwright.engine.outbox.relay import LEASE as RELAY
 from tickwright.engine.outbox.table import SQL as OUTBOX
 from tickwright.ports.caller import Caller
@@ -46,8 +46,8 @@ _STATES = ("stuck", "waiting", "flowing")
 class OperatorDesk:
     """Answers from the database alone; one per API."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, purposes: LeasePurposes) -> None:
+        self._pool, self._purposes = pool, purposes
 
     # ------------------------------------------------------------------ workers and leases
 
@@ -74,7 +74,7 @@ class OperatorDesk:
     async def leases(self) -> list[LeaseView]:
         """Return every lease of a control loop, and who has it."""
         rows = await self._pool.fetch(_SQL["leases"])
-        return [view(LeaseView, row, guards=guards(row["job_name"])) for row in rows]
+        return [view(LeaseView, row, guards=self._purposes.of(row["job_name"])) for row in rows]
 
     async def release(self, job_name: str, *, caller: Caller) -> ReleasedLease:
         """Take a lease away from its holder; the next process that looks gets it.

@@ -1,12 +1,13 @@
 """The plugin of operations: keys, audit trail, workers, leases, the outbox, alerts and the overview."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from tickwright import __version__
 from tickwright.observe.alerts import AlertRule, AlertRules
+from tickwright.observe.metrics import MetricSpec
 from tickwright.plugin import Context, Plugin, SettingsPart
 from tickwright.ports.broker import Brokers, TargetCheck
 
@@ -32,6 +33,11 @@ class OperationsPlugin(Plugin):
     name = "operations"
     roles = ("scheduler", "relay")
     settings = OperationsSettings
+    lease_purposes: ClassVar = {
+        "alerting": "evaluates the alert rules, and notifies their receivers",
+        "relay:outbox": "publishes the outbox",
+        "upkeep": "creates history tables, deletes what is old, releases stuck jobs",
+    }
 
     def provide(self, context: Context) -> None:
         """Offer the services for callers."""
@@ -78,6 +84,12 @@ class OperationsPlugin(Plugin):
         if "api" in context.roles:
             context.run(ports.get(Snapshots))
 
+    def metrics(self) -> Sequence["MetricSpec"]:
+        """Return the metrics of this capability."""
+        from tickwright.capabilities.operations.metrics import METRICS
+
+        return METRICS
+
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""
         from tickwright.capabilities.operations.alerts.rules import RULES
@@ -95,13 +107,14 @@ class OperationsPlugin(Plugin):
         from tickwright.capabilities.operations.rest.machinery_routes import desk_routes
         from tickwright.capabilities.operations.rest.overview_routes import overview_routes
         from tickwright.capabilities.operations.rest.routes import key_routes, operation_routes
+        from tickwright.engine.leases import LeasePurposes
 
         operations = context.ports.get(Operations)
         return (
             operation_routes(operations, gate),
             overview_routes(context.ports.get(Snapshots), gate),
             figure_routes(TypesNow(context.pool), gate),
-            desk_routes(context.pool, gate),
+            desk_routes(context.pool, context.ports.get(LeasePurposes), gate),
             receiver_routes(context.ports.get(AlertReceivers), gate),
             key_routes(operations.keys, gate),
         )

@@ -1,7 +1,7 @@
 """The plugin of polling: trackers, their accounts and partners, the relay of polls and its consumers."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import structlog
 from pydantic import Field
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tickwright.engine.leases import Leases
     from tickwright.observe.alerts import AlertRule
+    from tickwright.observe.metrics import MetricSpec
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -38,6 +39,13 @@ class PollingPlugin(Plugin):
     name = "polling"
     roles = (CONSUMER,)
     settings = PollingSettings
+    lease_purposes: ClassVar = {
+        "corrector": "moves trackers: another interval, a slot too full, too old",
+        "freshness": "judges every scheduled poll, fresh or stale, per account",
+        "poll-relay": "publishes polls at their seconds",
+        "registrar": "gives registered trackers their time slots",
+        "selector": "selects the polls of the next minute",
+    }
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return what checks a partner."""
@@ -141,6 +149,12 @@ class PollingPlugin(Plugin):
             context.run(log)
         context.run(consumer)
         context.count(consumer_source(consumer), *([log.samples] if log is not None else ()))
+
+    def metrics(self) -> Sequence["MetricSpec"]:
+        """Return the metrics of this capability."""
+        from tickwright.capabilities.polling.metrics import METRICS
+
+        return METRICS
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""

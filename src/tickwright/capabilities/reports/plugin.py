@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.reports.requests.messages import Routes
     from tickwright.capabilities.reports.types.report_types import ReportTypes
     from tickwright.observe.alerts import AlertRule
+    from tickwright.observe.metrics import MetricSpec
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -49,6 +50,7 @@ class ReportsPlugin(Plugin):
     name = "reports"
     roles = (LISTENER,)
     settings = ReportSettings
+    lease_purposes: ClassVar = {"report-upkeep": "deletes old files and records of reports"}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return what checks a report type."""
@@ -142,6 +144,12 @@ class ReportsPlugin(Plugin):
                 AnnouncementReader(pool, listener, fetcher, open_queue=exchange.queue, declare=exchange.prepare)
             )
         context.count(source_of(listener, supervisor))
+
+    def metrics(self) -> Sequence["MetricSpec"]:
+        """Return the metrics of this capability."""
+        from tickwright.capabilities.reports.metrics import METRICS
+
+        return METRICS
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""

@@ -18,6 +18,7 @@ from tickwright.capabilities.operations.views import (
     RetryRequest,
     WorkerDetail,
 )
+from tickwright.engine.leases import LeasePurposes
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Page
 from tickwright.rest.gate import Gate
@@ -31,10 +32,10 @@ STRUCTS = (
 )  # fmt: skip
 
 
-def desk_routes(pool: Pool, gate: Gate) -> APIRouter:
+def desk_routes(pool: Pool, purposes: LeasePurposes, gate: Gate) -> APIRouter:
     """Return every route of the operators' desk."""
     router = APIRouter(tags=["operations"])
-    desk = OperatorDesk(pool)
+    desk = OperatorDesk(pool, purposes)
     _workers(router, desk, gate)
     _outbox(router, desk, gate)
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
