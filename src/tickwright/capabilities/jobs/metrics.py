@@ -15,7 +15,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_worker_stuck_threads", "gauge", (), "Threads of handlers that were stopped and go on."),
     MetricSpec("tickwright_worker_result_backlog", "gauge", (), "Results that are not written yet."),
     MetricSpec("tickwright_worker_lost_results_total", "counter", (), "Results dropped after a lost lease."),
-    MetricSpec("tickwright_worker_reclaimed_jobs_total", "counter", (), "Jobs of lost sessions given back."),
+    MetricSpec("tickwright_worker_reclaimed_jobs_total", "counter", (), "Jobs of lost sessions released."),
     MetricSpec("tickwright_jobs_due", "gauge", ("task_type",), "Due and pending, counted up to 10,000."),
     MetricSpec("tickwright_jobs_processing", "gauge", ("task_type",), "Processing, counted up to 10,000."),
     MetricSpec("tickwright_jobs_upcoming", "gauge", ("task_type",), "Not due yet, counted up to 10,000."),

@@ -20,7 +20,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "tickwright_poll_relay_opens_total", "counter", ("shard",), "Producers that this relay began to write with."
     ),
     MetricSpec("tickwright_polls_done_total", "counter", (), "Polls whose effect this consumer wrote."),
-    MetricSpec("tickwright_poll_news_total", "counter", (), "Trackers with news among them."),
+    MetricSpec("tickwright_poll_news_total", "counter", (), "Trackers with a new status among them."),
     MetricSpec("tickwright_polls_late_total", "counter", (), "Polls among them after a tenth of their interval."),
     MetricSpec(
         "tickwright_polls_superseded_total",
