@@ -18,12 +18,12 @@ BUILT_IN = (
     "transports.objectstore",
     "sources",
     "partners",
+    "capabilities.jobs",
+    "capabilities.operations",
     "capabilities.polling",
     "capabilities.fanout",
     "capabilities.reports",
     "capabilities.batches",
-    "capabilities.jobs",
-    "capabilities.operations",
 )
 """Rooms whose ``plugin.py`` has a ``PLUGIN``. Of two that offer one port the first is used."""
 
