@@ -72,7 +72,7 @@ class Context:
     """One process, as its plugins see it.
 
     Attributes:
-        settings: Of the process; ``settings.part(FanoutSettings)`` gives those of one plugin.
+        settings: Of the process; ``settings.part(JobSettings)`` gives those of one plugin.
         pool: Connections for what the plugin builds.
         direct_url: For LISTEN; ``None`` where notifications cannot be received.
         registrations: What the user's program registered.

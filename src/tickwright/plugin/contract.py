@@ -72,7 +72,7 @@ class Plugin:
     """A capability, a transport or another part of the product. Subclasses override what they have.
 
     Attributes:
-        name: Unique, such as ``fanout``.
+        name: Unique, such as ``jobs``.
         roles: That this plugin adds to ``tickwright run``.
         settings: What it reads from the environment.
         lease_purposes: What only the holder of each of its leases does, for operators, by the name of the lease or the
