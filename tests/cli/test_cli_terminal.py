@@ -77,7 +77,10 @@ def test_no_command_lets_a_text_act(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in hostile.items():
             patch.setenv(name, value)
-        for place in ("cli.program", "wiring.logging"):  # loggers keep what they first wrote to, here one test's stream
+        for place in (
+            "cli.program",
+            "process.logging",
+        ):  # loggers keep what they first wrote to, here one test's stream
             patch.setattr(f"tickwright.{place}.configure_logging", lambda **_: None)
         code = run([*command.split(), *(["--json"] if as_json else [])])
     said = capsys.readouterr()

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from tickwright.capabilities.polling.consumer.http_courier import read_http
 from tickwright.capabilities.polling.trackers.requests import PARTNER_NAME, check_partner
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_document
@@ -441,6 +440,8 @@ def read_partner(name: str, table: Any, problems: list[str], *, where: str) -> P
         problems.append(f"{where}: a name has 1 to 50 letters, digits, '_', '.' or '-'")
     settings = read_settings(table, problems, where=where)
     if settings.http is not None:
+        from tickwright.capabilities.polling.consumer.http_courier import read_http  # which needs an HTTP client
+
         read_http(settings.http, problems, where=f"{where}.http", secrets=lambda _: "")
     return settings
 

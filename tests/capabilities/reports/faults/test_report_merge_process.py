@@ -363,5 +363,7 @@ async def test_a_feed_comes_back_as_it_is(merges: MergeProcesses, tmp_path: Path
 
 def test_the_worker_itself_does_not_load_duckdb() -> None:
     """Which would cost it 30 MiB for nothing."""
-    code = "import sys, tickwright.process.reports; sys.exit('duckdb' in sys.modules)"
+    rooms = "parts.listeners, merge.supervisor, merge.process_pool, plugin"
+    modules = ", ".join(f"tickwright.capabilities.reports.{room}" for room in rooms.split(", "))
+    code = f"import sys, {modules}; sys.exit('duckdb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
