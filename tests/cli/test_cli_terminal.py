@@ -80,7 +80,7 @@ def test_no_command_lets_a_text_act(
         for place in (
             "cli.program",
             "process.logging",
-        ):  # loggers keep what they first wrote to, here one test's stream
+        ):  # loggers keep their first stream, here a test's
             patch.setattr(f"tickwright.{place}.configure_logging", lambda **_: None)
         code = run([*command.split(), *(["--json"] if as_json else [])])
     said = capsys.readouterr()
