@@ -79,6 +79,7 @@ class Context:
         read_config: Returns the tables of the TOML file by kind and name; called when they are needed.
         ports: What plugins provide.
         roles: Of the process; empty where only services for callers are built.
+        callers: What the API of the process answers from, where ``roles`` are built.
         facts: What the process says of itself with each heartbeat, by name; a function is called for its value.
         services: Run by the process, started in this order.
         leased: Loops that one process at a time runs; started behind ``services``.
@@ -93,6 +94,7 @@ class Context:
     read_config: Callable[[], Mapping[str, Mapping[str, Any]]]
     ports: Ports = field(default_factory=Ports)
     roles: frozenset[str] = frozenset()
+    callers: "Context | None" = None
     facts: dict[str, Any] = field(default_factory=dict)
     services: list[Service] = field(default_factory=list)
     leased: list[LeasedService] = field(default_factory=list)

@@ -179,7 +179,9 @@ def _context(settings: Settings, roles: tuple[str, ...], installation: Installat
     direct_url = installation.database.direct_url if settings.notifications else None
     session = WorkerSession(pool, name=name, roles=roles, version=__version__, terms=terms)
     own = installation.context
-    context = Context(settings, pool, direct_url, own.registrations, own.read_config, roles=frozenset(roles))
+    context = Context(
+        settings, pool, direct_url, own.registrations, own.read_config, roles=frozenset(roles), callers=own
+    )
     context.facts = session.facts
     context.ports.put(WorkerSession, session)
     context.ports.put(Leases, Leases(pool, owner=name, terms=terms))

@@ -81,8 +81,8 @@ class OperationsPlugin(Plugin):
             relay = OutboxRelay(leases, ports.get(Brokers), direct_url=context.direct_url, terms=leases.terms)
             context.run(relay)
             context.count(relay_source(relay), leases_source([relay]))
-        if "api" in context.roles:
-            context.run(ports.get(Snapshots))
+        if "api" in context.roles and context.callers is not None:  # on the pool of the loops, for the requests of all
+            context.run(context.callers.ports.put(Snapshots, ports.get(Snapshots)))
 
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics of this capability."""
