@@ -1,4 +1,4 @@
-"""The REST API: ``create_app(ApiContext(...))`` is an ASGI application, ``rest.listener.Listener`` serves it."""
+"""The REST API: ``create_app(ApiContext(...))`` is an ASGI application, which ``rest.listener.Listener`` serves."""
 
 from tickwright.api.app import create_app
 from tickwright.api.context import ApiContext, ApiLimits

@@ -1,8 +1,8 @@
 """The REST API as one ASGI application.
 
-In front stands what every request passes: a key on everything but the open paths and signed links, before any
-routing, so that no route can be forgotten; and one place where an error becomes an answer. Behind it
-are the routes that plugins serve without a framework, and FastAPI with everything else.
+Every request first passes authentication, before any routing, so that no route can miss it; only the open paths and
+signed links need no key. One place turns errors into answers. Behind that are the plugins' routes without a framework,
+and FastAPI with all other routes.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Api:
             await self._route(scope, receive, send)
         except (ClientGone, Abandoned):
             _log.info("api.client_gone", path=scope["path"][:100])
-        except Exception as error:  # noqa: BLE001  the outermost frame of a request: here it becomes an answer
+        except Exception as error:  # noqa: BLE001  the boundary of a request: the error becomes an answer
             await _tell(error, scope, send, self._context.cookie_path)
 
     async def _route(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
@@ -93,7 +93,7 @@ class Api:
             await self.framework(scope, receive, send)
 
     async def _meet(self, scope: Scope) -> None:
-        """Find out who asks, and what he sees."""
+        """Authenticate the caller, and set what it sees."""
         caller = scope[CALLER] = await caller_of(self._auth, scope)
         let_see(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)
 
@@ -106,14 +106,14 @@ class Api:
     def _changing(self) -> Iterator[None]:
         try:
             with within(self._context.limits.change_timeout.total_seconds()) as bound:
-                bound.again()  # a body is read first
+                bound.again()  # the body is read first
                 yield
         except TookTooLong as error:
             raise outcome_unknown() from error
 
 
 def _counted(scope: Scope) -> AbstractContextManager[None]:
-    """Count what a request borrows for its key, whose sessions are the same caller; without a key for its address."""
+    """Count a request's connections for its key, or for its address without one; sessions count for their key."""
     if scope["path"] in OPEN_PATHS:
         return nullcontext()
     caller, transport = scope.get(CALLER), scope.get(TRANSPORT)
@@ -125,7 +125,7 @@ def _counted(scope: Scope) -> AbstractContextManager[None]:
 
 
 class _Guarded:
-    """``send``, with the headers that every answer has, and whether an answer has begun."""
+    """``send`` with the headers of every answer; records whether an answer has begun."""
 
     __slots__ = ("_send", "begun")
 
@@ -134,7 +134,7 @@ class _Guarded:
         self.begun = False
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
-        """Pass on."""
+        """Pass a message on."""
         if message["type"] == "http.response.start":
             self.begun = True
             names = {name for name, _ in message["headers"]}
@@ -142,21 +142,21 @@ class _Guarded:
         await self._send(message)
 
     async def as_it_is(self, message: MutableMapping[str, Any]) -> None:
-        """Pass on an answer that has every header already."""
+        """Pass on an answer that already has all headers."""
         self.begun = True
         await self._send(message)
 
 
 async def _tell(error: Exception, scope: Scope, send: _Guarded, cookie_path: str) -> None:
     ours = translate(error, of_a_change=scope["method"] not in SAFE_METHODS)
-    if isinstance(ours, Unavailable):  # the world's: expected, and a stack says nothing about it
+    if isinstance(ours, Unavailable):  # expected; a stack trace would not help
         _log.warning("api.unavailable", code=ours.code, path=scope["path"][:100], error=repr(error)[:500])
     elif ours is None or ours.http_status >= 500:
         _log.error("api.failed", path=scope["path"][:100], method=scope["method"], exc_info=error)
     if send.begun:
         raise error
     status, headers, body = problem(ours or unexpected())
-    if status == 401 and COOKIE_SHOWN in scope:  # it opens nothing any more
+    if status == 401 and COOKIE_SHOWN in scope:  # the cookie is invalid: delete it
         cleared = signed_out(cookie_path, secure=over_tls(scope["headers"], scope["scheme"]))
         headers.append((cleared[0].encode(), cleared[1].encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -164,19 +164,15 @@ async def _tell(error: Exception, scope: Scope, send: _Guarded, cookie_path: str
 
 
 def create_app(context: ApiContext) -> Api:
-    """Return the API as an ASGI application.
-
-    Args:
-        context: What it answers from; must outlive it.
-    """
+    """Return the API as an ASGI application; ``context`` must outlive it."""
     return Api(context)
 
 
 class _Framework(FastAPI):
-    """FastAPI without its outermost layer, which would answer an error in plain text before ``Api`` hears of it."""
+    """FastAPI without its outermost layer, which would answer an error in plain text before ``Api`` sees it."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Return what is below that layer."""
+        """Return the stack below that layer."""
         whole = super().build_middleware_stack()
         return whole.app if isinstance(whole, ServerErrorMiddleware) else whole
 
@@ -209,8 +205,8 @@ def _framework(context: ApiContext, auth: Authenticator, gate: ApiGate) -> FastA
         """Return this document."""
         ours = [*PROBE_STRUCTS, *SESSION_STRUCTS, *(one for plugin in context.plugins for one in plugin.schemas())]
         nonlocal encoded
-        async with building:  # the first one takes long, and other requests do not wait for it
-            if not encoded:  # one for all: clients without a key ask for it, and need not read it
+        async with building:  # building is slow, and runs once
+            if not encoded:  # shared, because clients without a key may request it often
                 encoded = msgspec.json.encode(await asyncio.to_thread(document, app, ours))
         return Response(encoded, media_type="application/json")
 
@@ -225,13 +221,13 @@ async def _as_problem(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> str:
-    """Every method that the path answers to; the framework's own answer knows the first route only."""
+    """Return all methods of the path; the framework's own answer has only those of the first route."""
     matching = (route for route in _routes(request.app) if route.matches(request.scope)[0] is not Match.NONE)
     return ", ".join(sorted({method for route in matching for method in route.methods or ()}))
 
 
 def _routes(router: Any) -> Iterator[Route]:
-    """Every route, those of included routers too; the framework keeps these as they were."""
+    """Yield every route, including those of included routers, which the framework keeps nested."""
     for route in router.routes:
         if isinstance(route, Route):
             yield route

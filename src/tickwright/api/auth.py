@@ -1,11 +1,10 @@
-"""Who asks: API keys, looked up together and believed for less than a second.
+"""Authentication: API keys and session tokens, looked up in batches and cached for less than a second.
 
-A program shows its key in ``Authorization``. A browser has a session's token in a cookie, which signs a request without
-that header; what it then needs for a change is in :mod:`tickwright.api.cookies`. Keys and tokens are found alike.
+A program sends its key in ``Authorization``. A browser sends a session's token in a cookie, which counts only without
+that header; :mod:`tickwright.api.cookies` has the additional checks for changes. Keys and tokens are looked up alike.
 
-A key is looked up by its SHA-256, so no comparison takes longer the more of it is right. However many
-requests with however many unknown keys come, one lookup is under way at a time, for all that wait: a flood
-of guesses costs the database one small query after the other, never a connection each.
+A key is looked up by its SHA-256, so timing reveals nothing about its characters. One lookup runs at a time, for all
+waiting requests. So a flood of guessed keys costs the database one small query after the other, not a connection each.
 """
 
 import hmac
@@ -42,7 +41,7 @@ _log = structlog.get_logger("tickwright.api")
 
 
 class _Rate:
-    """The share of a key, its sessions' included: when its next request is due at a steady rate."""
+    """The rate of a key with its sessions: when its next request is due at a steady rate."""
 
     __slots__ = ("free_at_s",)
 
@@ -51,7 +50,7 @@ class _Rate:
 
 
 class _Known:
-    """A good key or token: its caller, until when that is believed, and the share of its key."""
+    """A valid key or token: its caller, the end of its cache time, and the rate of its key."""
 
     __slots__ = ("caller", "rate", "until_s")
 
@@ -77,7 +76,7 @@ class Authenticator:
         return datetime.fromtimestamp(self.clock.now(monotonic()), UTC) if self.clock.known else None
 
     async def caller(self, headers: "list[tuple[bytes, bytes]]") -> Caller:
-        """Return who sent a request with ``headers``.
+        """Return the sender of a request with ``headers``.
 
         Raises:
             Rejected: ``unauthenticated`` (401); ``rate_limited`` (429) with ``Retry-After``.
@@ -90,7 +89,7 @@ class Authenticator:
         return await self.holder(bearer[1].decode())
 
     async def holder(self, key: str) -> Caller:
-        """Return whose ``key``, or session's token, this is; the errors are those of :meth:`caller`."""
+        """Return the caller of ``key``, which may be a session's token. Errors as :meth:`caller`."""
         digest = key_hash(key)
         known = self._known.get(digest)
         if known is None or monotonic() > known.until_s:
@@ -98,19 +97,19 @@ class Authenticator:
             if known is None:
                 _log.warning("api.unknown_key", prefix=key[:PREFIX_CHARS])
                 raise stranger("this key or session is unknown, expired or revoked")
-        self._take_turn(known, monotonic())  # the look-up may have taken a while
+        self._take_turn(known, monotonic())  # read the clock again after the lookup
         return known.caller
 
     def forget(self) -> None:
-        """Look everything up again: a session or a key of this process has just ended.
+        """Clear the cache, because a session or key of this process has just ended.
 
-        What is being looked up now may have been read before that, so it is used once and not kept.
+        Lookups in progress may have read an older state, so their results are used once and not cached.
         """
         self._forgotten += 1
         self._known.clear()
 
     def _take_turn(self, known: _Known, now_s: float) -> None:
-        """GCRA: ``free_at_s`` is when the key's next request would be due at its steady rate."""
+        """GCRA: ``free_at_s`` is when the key's next request is due at its steady rate."""
         due_s = max(known.rate.free_at_s, now_s)
         if due_s - now_s > self._burst_s:
             raise Rejected(
@@ -127,7 +126,7 @@ class Authenticator:
         try:
             with for_everybody(), within(LOOKUP_S):
                 rows = await self._pool.fetch(_SQL["find"], digests)
-        except TookTooLong as error:  # of one small query: it is the database that is slow
+        except TookTooLong as error:  # one small query: the database is slow
             raise Unavailable("database_unavailable", "the database does not answer; try again") from error
         self.clock.sample(rows[0]["now_s"], monotonic())
         found: dict[bytes, _Known] = {}
@@ -147,7 +146,7 @@ class Authenticator:
         try:
             with for_everybody(), within(LOOKUP_S):
                 await self._pool.execute(_SESSIONS["touch"], sessions, IDLE)
-        except Exception as error:  # noqa: BLE001  it is good without this, and the next one tries again
+        except Exception as error:  # noqa: BLE001  the session stays valid; the next request tries again
             _log.info("api.session_not_touched", error=repr(error)[:200])
 
     def _remember(self, digest: bytes, row: Mapping[str, Any], until_s: float) -> _Known:
@@ -165,9 +164,9 @@ class Authenticator:
 
 
 async def caller_of(auth: Authenticator, scope: MutableMapping[str, Any]) -> Caller:
-    """Return who sent a request; whoever runs the application in his own process may say it himself.
+    """Return the sender of a request; code that runs the application in its own process may set it itself.
 
-    No server takes the ``CALLER`` entry of a scope from a network, so nothing that is sent can set it.
+    No server accepts the ``CALLER`` entry of a scope from a network, so a client cannot set it.
     """
     caller: Caller | None = scope.get(CALLER)
     if caller is not None:
@@ -188,5 +187,5 @@ async def caller_of(auth: Authenticator, scope: MutableMapping[str, Any]) -> Cal
 
 
 def stranger(message: str) -> Rejected:
-    """Return the refusal of somebody whom we do not know."""
+    """Return the refusal of an unknown caller."""
     return Rejected("unauthenticated", message, status=401)

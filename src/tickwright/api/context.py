@@ -1,4 +1,4 @@
-"""What the API is given: the plugins whose routes it serves, and its limits."""
+"""The context of the API: the plugins whose routes it serves, and its limits."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from tickwright.store.pool import Pool
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """The bounds of one API process.
+    """The limits of one API process.
 
     Attributes:
-        body_bytes_max: Of any body but an import's; above it 413.
+        body_bytes_max: Of any body except imports; above it 413.
         body_timeout: From the head of a request to the end of its body.
         idle_timeout: Between two pieces of an import.
-        read_timeout: Of the database for one read, a connection included; above it 503 ``query_too_slow``.
-        change_timeout: The same for one change that is not of many; above it 504 ``outcome_unknown``. Longer than a
-            lock is waited for, so that who waits behind somebody hears ``busy``.
-        key_age_max: How long an answer about a key is believed; bounds how long a revoked one works.
+        read_timeout: Of the database for one read, with its connection; above it 503 ``query_too_slow``.
+        change_timeout: Likewise for one change that is not a bulk action; above it 504 ``outcome_unknown``. Longer than
+            the lock timeout, so that a change behind a lock gets ``busy``.
+        key_age_max: How long the result for a key is cached; a revoked key works at most this long.
         requests_per_s: Per key and process; above it 429.
         burst: Requests that may come at once before the rate counts.
     """
@@ -38,17 +38,13 @@ class ApiLimits:
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """Everything that the API answers from.
+    """The dependencies of the API.
 
     Attributes:
-        plugins: Whose routes are served.
-        installation: What they answer from.
-        readiness: Called for ``/readyz``; bounded to a second by the caller that gives it.
+        readiness: Called for ``/readyz``; must answer within a second.
         metrics: Prometheus text for ``/metrics``.
-        version: Of the product.
-        limits: Bounds of this process.
-        path_prefix: Under which browsers see this process, such as ``/tickwright``; empty at the root.
-        payloads_from: The lowest role that sees payloads and other data of users.
+        path_prefix: Prefix of this process in browsers, such as ``/tickwright``; empty at the root.
+        payloads_from: The lowest role that sees payloads and other user data.
     """
 
     plugins: Sequence[Plugin]
@@ -67,5 +63,5 @@ class ApiContext:
 
     @property
     def cookie_path(self) -> str:
-        """What a browser sends the session's cookie to."""
+        """The path of the session's cookie."""
         return f"{self.path_prefix}/"

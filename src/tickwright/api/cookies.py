@@ -1,10 +1,10 @@
-"""The cookie that signs a browser's requests, and what proves that a page of ours sent them.
+"""The cookie of a browser session, and the proofs that our own page sent a change.
 
-The cookie's value is the token of a session; see :mod:`tickwright.api.sessions`. Scripts cannot read it, and over TLS
-at the root of a host its name begins with ``__Host-``, so that no neighbour can set it. What it signs is believed for
-reading; a change needs two more proofs, each enough against a page of somebody else: it comes from this site, as the
-browser says in headers that no script can set, and it carries what only who may read ``GET /v1/session`` knows.
-Two cookies of the name, or one that is no token, are none: a neighbour's domain may have set the other.
+The cookie's value is the token of a session; see :mod:`tickwright.api.sessions`. Scripts cannot read it. Over TLS at
+the root of a host its name begins with ``__Host-``, so neighbour domains cannot set it. The cookie is sufficient for
+reading. A change needs two more proofs, each sufficient against a page of another site: the browser's headers, which
+scripts cannot set, say that the request comes from this site; and it carries the token from ``GET /v1/session``.
+Several cookies of the name, or an invalid token, are refused: a neighbour's domain may have set the other.
 """
 
 import hmac
@@ -18,7 +18,7 @@ from tickwright.domain.errors import Rejected
 
 COOKIE = "tickwright_session"
 HOST_COOKIE = f"__Host-{COOKIE}"
-TOKEN_PREFIX = "tws_"  # noqa: S105  how every token begins
+TOKEN_PREFIX = "tws_"  # noqa: S105  the prefix of every token
 CSRF_HEADER = "x-tickwright-csrf"
 MAX_AGE_S = 12 * 3600
 SAFE_METHODS = frozenset({"GET", "HEAD"})
@@ -31,7 +31,7 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 class Site(Enum):
-    """Where a request was made, as far as the browser says."""
+    """Origin of a request, as reported by the browser."""
 
     OURS = "ours"
     OTHER = "other"
@@ -39,9 +39,9 @@ class Site(Enum):
 
 
 def session_tokens(headers: Headers) -> list[str | None]:
-    """Return the value of every cookie of our name; ``None`` for one that cannot be a token.
+    """Return the value of every cookie of our name; ``None`` for an invalid token.
 
-    Where there is a cookie that no neighbour can have set, the others do not count.
+    If there is a cookie that no neighbour can have set, the others are ignored.
     """
     pairs = (pair.partition(b"=") for value in _values(headers, b"cookie") for pair in value.split(b";"))
     found: dict[bytes, list[str | None]] = {HOST_COOKIE.encode(): [], COOKIE.encode(): []}
@@ -54,17 +54,17 @@ def session_tokens(headers: Headers) -> list[str | None]:
 
 
 def is_key(text: str) -> bool:
-    """Whether ``text`` has the shape of an API key."""
+    """Return whether ``text`` has the form of an API key."""
     return _KEY.fullmatch(text.encode()) is not None
 
 
 def csrf_token(token: str) -> str:
-    """Return what a page shows with each change: derived from the session's token, so nothing has to be kept."""
+    """Return the token that a page sends with each change; derived from the session's token, so it is not stored."""
     return urlsafe_b64encode(hmac.digest(token.encode(), _DERIVED, sha256)).decode().rstrip("=")
 
 
 def check_change(headers: Headers, token: str) -> None:
-    """Refuse a change that the cookie signs, unless a page of ours sent it.
+    """Refuse a change with a cookie, unless our own page sent it.
 
     Raises:
         Rejected: ``cross_site``, ``csrf_token_missing`` or ``csrf_token_wrong`` (403). Permanent.
@@ -79,9 +79,10 @@ def check_change(headers: Headers, token: str) -> None:
 
 
 def site_of(headers: Headers) -> Site:
-    """Return where a request was made. ``Sec-Fetch-Site`` decides; plain HTTP has only ``Origin``.
+    """Return the origin of a request. ``Sec-Fetch-Site`` decides; plain HTTP has only ``Origin``.
 
-    A proxy may have changed ``Host``; no page of another site can set ``X-Forwarded-Host`` without being asked first.
+    A proxy may have changed ``Host``. A page of another site cannot set ``X-Forwarded-Host`` without a preflight
+    request.
     """
     if said := list(_values(headers, b"sec-fetch-site")):
         return Site.OURS if set(said) <= _OURS else Site.OTHER
@@ -98,24 +99,24 @@ def site_of(headers: Headers) -> Site:
 
 
 def cross_site() -> Rejected:
-    """Return the refusal of what another site's page sent."""
+    """Return the refusal of a request from another site's page."""
     return _forbidden("cross_site", "a page of another site sent this; open Tickwright's own page")
 
 
 def over_tls(headers: Headers, scheme: str) -> bool:
-    """Whether the browser's side of the way is encrypted."""
+    """Return whether the browser's connection is encrypted."""
     forwarded = [value.decode("latin-1").split(",")[0].strip() for value in _values(headers, b"x-forwarded-proto")]
     origins = [value.decode("latin-1").partition("://")[0] for value in _values(headers, b"origin")]
     return "https" in {proto.lower() for proto in (scheme, *forwarded, *origins)}
 
 
 def signed_in(token: str, path: str, *, secure: bool) -> tuple[str, str]:
-    """Return the header that keeps ``token`` in the browser for everything below ``path``."""
+    """Return the header that stores ``token`` in the browser for all paths below ``path``."""
     return _set_cookie(token, path, MAX_AGE_S, secure=secure)
 
 
 def signed_out(path: str, *, secure: bool) -> tuple[str, str]:
-    """Return the header that makes the browser forget."""
+    """Return the header that deletes the cookie."""
     return _set_cookie("", path, 0, secure=secure)
 
 

@@ -1,4 +1,4 @@
-"""The one way in for every route: caller, role, query, body. Implements :class:`tickwright.rest.gate.Gate`."""
+"""The gate of every route: caller, role, query, body. Implements :class:`tickwright.rest.gate.Gate`."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -20,14 +20,14 @@ _log = structlog.get_logger("tickwright.api")
 
 
 class ApiGate:
-    """What the API gives to the routes of every capability."""
+    """The API's services for routes of capabilities."""
 
     def __init__(self, auth: Authenticator, limits: ApiLimits) -> None:
         self._auth, self._limits = auth, limits
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
     def allow(self, role: Role, scope: str | None = None) -> Any:
-        """Return a dependency that gives the caller, or refuses one below ``role`` or without ``scope``."""
+        """Return a dependency that returns the caller, or refuses one below ``role`` or without ``scope``."""
 
         async def allowed(request: Request) -> Caller:
             caller: Caller = request.scope[CALLER]
@@ -51,13 +51,13 @@ class ApiGate:
         return strict_json.decode(body, decoder)
 
     async def read_bytes(self, request: Request, bytes_max: int | None = None) -> bytes:
-        """Return a JSON body as it came; it has ``bytes_max`` at most, or what any body has."""
+        """Return a JSON body as bytes; at most ``bytes_max``, or the limit of any body."""
         length = check_type(request.scope["headers"], JSON_TYPES)
         limits = self._limits
         return await read_body(request.receive, length, bytes_max or limits.body_bytes_max, limits.body_timeout)
 
     def stream(self, request: Request, *, csv: bool = False) -> AsyncIterator[bytes]:
-        """Return an NDJSON body piece by piece; with ``csv`` it may be CSV as well."""
+        """Return an NDJSON body piece by piece; with ``csv`` also CSV."""
         check_type(request.scope["headers"], NDJSON_TYPES | CSV_TYPES if csv else NDJSON_TYPES)
         return stream_body(request.receive, self._limits.idle_timeout)
 
@@ -66,7 +66,7 @@ class ApiGate:
         check_role(scope[CALLER], role, needed)
 
     async def read_raw(self, scope: Any, receive: Receive) -> bytes:
-        """Return the JSON body of an ASGI scope as it came."""
+        """Return the JSON body of an ASGI scope as bytes."""
         limits = self._limits
         return await read_body(
             receive, check_type(scope["headers"], JSON_TYPES), limits.body_bytes_max, limits.body_timeout
@@ -77,12 +77,12 @@ class ApiGate:
         return self._auth.now()
 
     def forget_keys(self) -> None:
-        """Look every key up again at its next use."""
+        """Look up every key again at its next use."""
         self._auth.forget()
 
 
 def check_role(caller: Caller, role: Role, scope: str | None = None) -> None:
-    """Refuse a caller below ``role``; one whose key has scopes, wherever ``scope`` is none of them.
+    """Refuse a caller below ``role``, or a key with scopes that do not include ``scope``.
 
     Raises:
         Rejected: ``forbidden`` (403). Permanent with this key.

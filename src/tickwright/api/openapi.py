@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's of the routes, completed with our schemas, errors and the key."""
+"""The OpenAPI document: FastAPI's, with our schemas, errors and security schemes."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tickwright.rest.problems import PROBLEM_TYPE, Problem
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
 SIGN_IN = ("POST", "/v1/session")
 SIGNED = "/v1/report-files/"
-"""What lies below is opened by a signature in the link itself."""
+"""Paths below this are opened by a signature in the link itself."""
 _OF_MANY = frozenset({"/v1/slices/replay", "/v1/outbox/polls/reconcile"})
 _REQUEUES = "/v1/dead-letters/"
 _LONG = re.compile(r"/v1/(?:campaigns/[^/]+/dry-run|accounts/[^/]+/preview|reports/[^/]+/parts/[^/]+)")
@@ -50,23 +50,23 @@ _DESCRIPTION = (
 
 
 def is_open(method: str, path: str) -> bool:
-    """Whether a request needs no key: it says nothing of anybody, carries a signature, or signs in."""
+    """Return whether a request needs no key: it reveals nothing about users, has a signature, or signs in."""
     return path in OPEN_PATHS or path.startswith(SIGNED) or (method, path) == SIGN_IN
 
 
 def is_open_ended(path: str) -> bool:
-    """Whether an answer lasts as long as its reader listens: a stream, or a file."""
+    """Return whether the answer lasts as long as its reader: a stream, or a file."""
     return path == STREAM or path.startswith(SIGNED)
 
 
 def is_of_many(path: str) -> bool:
-    """Whether a change is of many rows, of an endless body, or asks others: each statement has a minute."""
+    """Return whether a change is a bulk action, has an endless body, or calls others: each statement has a minute."""
     of_a_list = path.count("/") == 2 and ":" in path
     return of_a_list or path in _OF_MANY or path.startswith(_REQUEUES) or _LONG.fullmatch(path) is not None
 
 
 def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
-    """Return the document; computed once."""
+    """Return the document, computed once."""
     if app.openapi_schema is None:
         made = get_openapi(
             title="Tickwright",

@@ -1,4 +1,4 @@
-"""The routes that need no key: whether the process lives and can work, and its metrics."""
+"""Routes without a key: liveness, readiness and metrics of the process."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from tickwright.rest.routing import answer, answers
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether this process can do its work now; ``checks`` name what was asked and how it answered."""
+    """Whether this process can work now; ``checks`` has each check's result."""
 
     ready: bool
     checks: Mapping[str, str] = field(default_factory=dict)
 
 
 class HealthView(msgspec.Struct):
-    """That the process answers; nothing else."""
+    """The process answers."""
 
     status: str
 
 
 class ReadyView(msgspec.Struct):
-    """Whether the process can work, and what was asked."""
+    """Whether the process can work, and the result of each check."""
 
     ready: bool
     checks: dict[str, str]
@@ -40,12 +40,12 @@ def open_routes(readiness: Callable[[], Awaitable[Readiness]], metrics: Callable
 
     @router.get("/healthz", **answers(HealthView))
     async def healthz() -> Response:
-        """Say that the process answers."""
+        """Show that the process answers."""
         return answer(HealthView("ok"))
 
     @router.get("/readyz", **answers(ReadyView, 200, 503))
     async def readyz() -> Response:
-        """Say whether the database answers and the loops turn; 503 when not."""
+        """Show whether the database answers and the loops run; 503 if not."""
         state = await readiness()
         return answer(ReadyView(state.ready, dict(state.checks)), 200 if state.ready else 503)
 

@@ -1,9 +1,9 @@
-"""Signing in and out with a browser, and who one is.
+"""Browser sign-in and sign-out, and the caller's identity.
 
-A sign-in opens a session, whose token is kept in a cookie; see :mod:`tickwright.api.sessions`. Attempts that fail are
-limited, for all of them together: what is limited is noise in the log, for nobody guesses 256 bits. A good key is
-looked up first, so a flood of bad ones locks nobody out. Those of one key that succeed are limited, too: each writes a
-row of the audit trail, which nothing deletes, and a viewer's key writes no other.
+A sign-in opens a session, whose token is kept in a cookie; see :mod:`tickwright.api.sessions`. Failed attempts are
+limited together, only to bound the log, because guessing 256 bits is impossible. A valid key is looked up before that
+limit, so a flood of bad ones locks no user out. Successful sign-ins are limited per key: each writes an audit row,
+which is never deleted, and a viewer's key can write no other.
 """
 
 from collections import defaultdict
@@ -34,17 +34,17 @@ _log = structlog.get_logger("tickwright.api")
 
 
 class SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """An API key that signs in."""
+    """A sign-in with an API key."""
 
     key: Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class SessionView(msgspec.Struct):
-    """Who the key is.
+    """The identity of the request's key.
 
     Attributes:
-        csrf: To be sent as ``x-tickwright-csrf`` with every change that the cookie signs; none for a bearer key.
-        shows_payloads: Whether this role sees payloads and other data of users.
+        csrf: Value for the header ``x-tickwright-csrf`` of every change with the cookie; null for a bearer key.
+        shows_payloads: Whether this role sees payloads and other user data.
     """
 
     name: str
@@ -59,14 +59,14 @@ STRUCTS = (Page[BrowserSessionView], SessionRequest, SessionView)
 
 
 class Bound:
-    """How often something may happen in one process: a burst, then once in a while."""
+    """A rate limit of one process: a burst, then one event per gap."""
 
     def __init__(self, burst: int, gap_s: float, advice: str) -> None:
         self._burst, self._gap_s, self._advice = burst, gap_s, advice
         self._free_at_s = 0.0
 
     def count(self, now_s: float) -> None:
-        """Count one.
+        """Count one event.
 
         Raises:
             Rejected: ``too_many_sign_ins`` (429) with ``Retry-After``. Retry.
@@ -95,7 +95,7 @@ def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIR
 
     @router.post("/v1/session", **answers(SessionView), **takes(SessionRequest))
     async def open_session(request: Request) -> Response:
-        """Sign in with an API key: the answer sets a cookie that no script can read, for at most twelve hours."""
+        """Sign in with an API key: the answer sets a cookie that scripts cannot read, for at most twelve hours."""
         if site_of(request.scope["headers"]) is Site.OTHER:
             raise cross_site()
         asked = await gate.read(request, SessionRequest, bytes_max=SIGN_IN_BYTES_MAX)
@@ -105,12 +105,12 @@ def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIR
 
     @router.get("/v1/session", **answers(SessionView))
     async def session(request: Request, caller: anybody) -> Response:
-        """Say who the key is."""
+        """Return the identity of the request's key."""
         return answer(_view(context, caller, request.scope.get(CSRF)))
 
     @router.delete("/v1/session", status_code=204, response_class=Response)
     async def close_session(request: Request, caller: anybody) -> Response:
-        """Sign out: the session ends everywhere; the key stays good."""
+        """Sign out: the session ends everywhere; the key stays valid."""
         await door.close(caller, request)
         return Response(status_code=204, headers=dict([signed_out(context.cookie_path, secure=_secure(request))]))
 
@@ -124,24 +124,24 @@ def _listing(router: APIRouter, context: ApiContext, auth: Authenticator, gate: 
 
     @router.get("/v1/sessions", **answers(Page[BrowserSessionView]))
     async def list_sessions(caller: anybody) -> Response:
-        """List the browsers that are signed in with the caller's key, or for an admin with any."""
+        """List the browsers that are signed in with the caller's key, or for an admin with any key."""
         return answer(Page(await sessions.list(caller)))
 
     @router.delete("/v1/sessions/{session_id}", status_code=204, response_class=Response)
     async def revoke_session(session_id: Id, caller: anybody) -> Response:
-        """Sign a browser out from afar: one of the caller's key, or for an admin any; elsewhere within a second."""
+        """Sign out another browser: one of the caller's key, or for an admin any. Takes effect within a second."""
         await sessions.revoke(session_id, caller=caller)
         auth.forget()
         return Response(status_code=204)
 
 
 class _Door:
-    """Lets in and out, and says so in the log and the audit trail."""
+    """Opens and closes sessions, with log and audit trail."""
 
     def __init__(self, context: ApiContext, auth: Authenticator) -> None:
         self._sessions, self._auth = Sessions(context.pool), auth
         self._failures = _failures()
-        self._opened: defaultdict[int, Bound] = defaultdict(_opened)  # one of each key that signed in: admins make few
+        self._opened: defaultdict[int, Bound] = defaultdict(_opened)  # per key that signed in; there are few
 
     async def open(self, key: str, request: Request) -> tuple[Caller, str]:
         try:
@@ -158,7 +158,7 @@ class _Door:
             raise Rejected("key_has_scopes", why, status=403)
         self._opened[caller.key_id or 0].count(monotonic())
         token = await self._sessions.open(caller, request.scope["headers"], str(_client(request) or ""))
-        self._auth.forget()  # a session that it was shown, or that was one too many, has ended
+        self._auth.forget()  # the previous session, or the oldest one, has ended
         _log.info("session.open", outcome="opened", caller=caller.name, role=caller.role.name, client=_client(request))
         return caller, token
 

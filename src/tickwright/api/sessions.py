@@ -1,7 +1,7 @@
-"""Sessions of browsers: a random token for each sign-in, kept as its hash in a row that ends.
+"""Browser sessions: a random token for each sign-in, stored as its hash in a row that expires.
 
-The cookie has the token and not the key, so it is worth nothing when its row is gone: signed out, revoked, not used
-for ``IDLE``, or ``LIFETIME`` old. A session is never better than its key, which is looked up with it.
+The cookie contains the token and not the key. It is worthless when its row is gone: signed out, revoked, unused for
+``IDLE``, or ``LIFETIME`` old. A session is never valid without its key, which is looked up with it.
 """
 
 from datetime import datetime, timedelta
@@ -31,9 +31,9 @@ class BrowserSessionView(msgspec.Struct):
 
     Attributes:
         name: Of its key.
-        client: The address that it came from, and what it calls itself.
-        seen_at: When it was used last, to some minutes.
-        current: Whether the request itself was signed by it.
+        client: Its address and user agent.
+        seen_at: Its last use, to some minutes.
+        current: Whether this request belongs to the session.
     """
 
     id: int
@@ -54,7 +54,7 @@ class Sessions:
         self._pool = pool
 
     async def open(self, caller: Caller, headers: Headers, address: str) -> str:
-        """Return the token of a new session; one that ``headers`` show ends, so no sign-in keeps a token."""
+        """Return the token of a new session; end the session in ``headers``, so each sign-in has a new token."""
         token = f"{TOKEN_PREFIX}{random_token(_TOKEN_BYTES)}"
         async with self._pool.acquire() as connection, connection.transaction():
             await connection.execute(_SQL["close"], _hashes(headers))
@@ -67,7 +67,7 @@ class Sessions:
         return token
 
     async def close(self, caller: Caller, headers: Headers) -> None:
-        """End the session that ``headers`` show, if any; every replica refuses its cookie within a second."""
+        """End the session in ``headers``, if any; every replica refuses its cookie within a second."""
         async with self._pool.acquire() as connection, connection.transaction():
             if not await connection.fetch(_SQL["close"], _hashes(headers)):
                 return  # nothing to audit: a bearer key has no session
@@ -75,15 +75,15 @@ class Sessions:
             await write_audit(connection, caller, "session.close", f"key:{caller.key_id}", after=after)
 
     async def list(self, caller: Caller) -> list[BrowserSessionView]:
-        """Return the sessions of the caller's key, or for an admin of all, newest first."""
+        """Return the sessions of the caller's key, or for an admin all sessions, newest first."""
         rows = await self._pool.fetch(_SQL["list"], _whose(caller))
         return [view(BrowserSessionView, {**row, "current": row["id"] == caller.session_id}) for row in rows]
 
     async def revoke(self, session: int, *, caller: Caller) -> None:
-        """End a session of the caller's key, or for an admin any.
+        """End a session of the caller's key, or for an admin any session.
 
         Raises:
-            Rejected: ``session_not_found`` (404): none of the caller's. Permanent.
+            Rejected: ``session_not_found`` (404): the caller has no such session. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             key_id = await connection.fetchval(_SQL["revoke"], session, _whose(caller))

@@ -1,1 +1,1 @@
-"""What every capability uses and what knows none of them: sessions, leases, claimed work, wakeups, the outbox."""
+"""Mechanisms that every capability uses: sessions, leases, claimed work, wake-ups, outbox. Imports no capability."""

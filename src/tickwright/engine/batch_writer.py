@@ -1,4 +1,4 @@
-"""Many calls in one statement: what comes while one statement is under way goes into the next one. No timer."""
+"""Many calls in one statement: calls that arrive while a statement runs go into the next one. No timer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,12 +9,10 @@ R = TypeVar("R")
 
 
 class CallBatcher(Generic[A, R]):
-    """Writes the items that wait, one batch at a time, and gives each caller its own answer.
+    """Writes waiting items, one batch of at most ``items_max`` at a time, and returns each caller its own answer.
 
-    Args:
-        write: Returns one answer per item, in order. An answer that is an exception is raised to the caller of that
-            item; an exception that ``write`` raises, to every caller of the batch. Without it, a subclass writes.
-        items_max: Items of one batch.
+    ``write`` returns one answer per item, in order. An answer that is an exception is raised to the caller of that
+    item; an exception that ``write`` raises, to every caller of the batch. Without ``write``, a subclass writes.
     """
 
     def __init__(
@@ -25,7 +23,7 @@ class CallBatcher(Generic[A, R]):
         self._running: asyncio.Task[None] | None = None
 
     async def __call__(self, item: A) -> R:
-        """Return the answer for ``item``; the item of a cancelled caller is written all the same."""
+        """Return the answer for ``item``. The item of a cancelled caller is still written."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
         if self._running is None:

@@ -1,8 +1,8 @@
-"""A stream of lines into the database, in constant memory: read one by one, committed in batches, in their order.
+"""Imports a stream of lines in constant memory: reads line by line, commits in batches, in order.
 
-A batch is committed in one transaction with what the import's line of the audit trail says of it (``committed_lines``),
-so that is never more and never less than what is there. A bad line is rejected with its number and reason and costs no
-other. What a line is, and how a batch of them is written, is the capability's.
+One transaction commits a batch and updates ``committed_lines`` in the import's audit row, so the two always agree. A
+bad line is rejected with its number and reason; the other lines are not affected. The capability defines what a line
+is and how a batch is written.
 """
 
 import asyncio
@@ -26,16 +26,11 @@ _log = structlog.get_logger("tickwright.imports")
 
 
 class BatchedImport(ABC, Generic[T]):
-    """One import, made for one stream; a capability says how a line is read and how a batch is written.
+    """One import of one stream; a capability defines how a line is read and how a batch is written.
 
     Args:
-        caller: For the audit trail.
         action: Stable, such as ``trackers.import``.
-        subject: What is imported.
-        rows_max: A batch has so many things at the most; it is full, too, at 4 MiB of lines.
-
-    Attributes:
-        result: What it has done so far.
+        rows_max: A batch is full at this many items, or at 4 MiB of lines.
     """
 
     def __init__(self, pool: Pool, caller: Caller, *, action: str, subject: str, rows_max: int) -> None:
@@ -50,11 +45,11 @@ class BatchedImport(ABC, Generic[T]):
         """Import the stream.
 
         Args:
-            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
+            chunks: Bytes as they arrive. What it raises (never an ``OSError``) ends the import and passes through.
 
         Raises:
-            Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
-            Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again.
+            Rejected: ``invalid_columns`` (400): the first line of a CSV file has other columns. Permanent.
+            Unavailable: ``import_interrupted`` with ``committed_lines``. Retry with the same stream.
         """
         try:
             await self._begin()
@@ -69,17 +64,17 @@ class BatchedImport(ABC, Generic[T]):
             ) from error
         return self.result
 
-    # ------------------------------------------------------------------ the capability's
+    # ------------------------------------------------------------------ what a capability writes
 
     async def _learn(self, connection: Connection) -> None:
-        """Learn, once, what lines are checked against."""
+        """Load, once, what lines are checked against."""
 
     @abstractmethod
     async def _thing(self, line: bytes, number: int) -> T | None:
-        """Return what a line stands for; nothing where it stands for none.
+        """Return the item of a line; ``None`` where the line has none.
 
         Raises:
-            TickwrightError: The line is rejected; after ``invalid_columns`` the whole import.
+            TickwrightError: The line is rejected. With ``invalid_columns`` the whole import is.
         """
 
     @abstractmethod
@@ -91,7 +86,7 @@ class BatchedImport(ABC, Generic[T]):
         return len(self._batch) >= self._rows_max or self._batch_bytes >= BATCH_BYTES_MAX
 
     async def _commit(self, batch: Sequence[T], lines: int, *, finished: bool) -> None:
-        """Write a batch, and say in the same transaction that every line up to ``lines`` is settled."""
+        """Write a batch, and record in the same transaction that every line up to ``lines`` is done."""
         committed = self.result.committed_lines
         try:
             async with self._pool.acquire() as connection, connection.transaction():
@@ -102,10 +97,10 @@ class BatchedImport(ABC, Generic[T]):
             self.result.committed_lines = committed
             raise
 
-    # ------------------------------------------------------------------ the same for all
+    # ------------------------------------------------------------------ shared
 
     async def _begin(self) -> None:
-        """Open the line of the audit trail."""
+        """Open the import's audit row."""
         async with self._pool.acquire() as connection:
             await self._learn(connection)
             self.result.import_id = await write_audit(
@@ -113,7 +108,7 @@ class BatchedImport(ABC, Generic[T]):
             )
 
     async def _read(self, chunks: AsyncIterator[bytes]) -> None:
-        """Read to the end; commit each batch when it is full."""
+        """Read to the end; commit each full batch."""
         splitter = LineSplitter()
         async for chunk in chunks:
             for line in splitter.feed(chunk):
@@ -124,7 +119,7 @@ class BatchedImport(ABC, Generic[T]):
                     if self._full:
                         await self._hand_over(finished=False)
                 if not self.result.lines % TURN_LINES:
-                    await asyncio.sleep(0)  # the other requests of this process have their turn
+                    await asyncio.sleep(0)  # lets the other requests of this process run
             await asyncio.sleep(0)
         for line in splitter.end():
             await self._take(line)

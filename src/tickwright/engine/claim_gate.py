@@ -1,15 +1,16 @@
-"""Claims whose answer was lost: what a session owns and its process does not know of is released.
+"""Claims without an answer: releases what a session owns and its process does not know of.
 
 ::
 
     sure ──a claim ends without an answer──▶ unsure ──refuse older claims; release──▶ sure
 
-A claim that failed for its process may still run in the server, or reach it later. So whoever settles first raises the
-number that claims of this session must carry, which waits for claims in progress and refuses later ones; only then is
-it certain what the session owns. No claim of the same kind is under way meanwhile, so that what is known is complete.
-That number is raised in a statement of its own, because it locks out the session's renewals, and the release beside it
+A claim that failed for its process may still run in the server, or reach it later. The gate therefore first raises the
+number that claims of this session must carry. That waits for claims in progress and refuses later ones; only then is
+it certain what the session owns. Meanwhile the process makes no claim of the same kind, so its own list is complete.
+The number is raised in a statement of its own, because the statement blocks the session's renewals and the release
 takes several round trips.
-The database is authoritative for what is owned, this process for what is known. See docs/adr/0024.
+
+The database is authoritative for what the session owns, the process for what it knows of. See docs/adr/0024.
 """
 
 import asyncio
@@ -29,29 +30,21 @@ _log = structlog.get_logger("tickwright.claims")
 Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
 Strays = Callable[[Connection, int], Awaitable[int]]
-"""Releases what a session, by its token, owns beside what is known, as if it had not been claimed; says how many."""
+"""Releases what a session (by its token) owns and its process does not know of, as if unclaimed; returns the count."""
 
 
 class Ticket(NamedTuple):
-    """What a claim carries: the session's token, and the number below which the session refuses claims."""
+    """What a claim carries: the session's token, and its own number. The session refuses numbers below its bound."""
 
     owner: int
     number: int
 
 
 class ClaimGate:
-    """All claims of one kind under one session pass here.
-
-    Args:
-        connect: Lends a connection, such as ``pool.acquire``.
-        kind: For the log.
-        strays: See :data:`Strays`.
-
-    Attributes:
-        unsure: Something may be owned that is not known.
+    """The gate for all claims of one kind under one session; ``unsure`` if there may be claims without an answer.
 
     Invariants:
-        CLG-1: what is released was known to nobody, and no claim sent before can take anything behind it.
+        CLG-1: the process did not know of what is released, and no earlier claim can take anything afterwards.
         CLG-2: nothing is claimed while the gate is unsure.
     """
 
@@ -66,10 +59,10 @@ class ClaimGate:
 
     @asynccontextmanager
     async def claiming(self) -> AsyncIterator[Ticket]:
-        """Make one claim in the body, and note there what it brought; a body that raises leaves the gate unsure.
+        """Make one claim in the body, and record the claimed work there; a body that raises leaves the gate unsure.
 
         Raises:
-            One of ``UNAVAILABLE``: An earlier claim could not be settled, and nothing was claimed.
+            One of ``UNAVAILABLE``: What an earlier claim left could not be released; nothing was claimed. Retry.
         """
         async with self._entering:
             await self._settle()
@@ -86,7 +79,7 @@ class ClaimGate:
                 self._none_flies.set()
 
     async def settle(self) -> None:
-        """Release what is owned and not known, if there may be such; waits for claims under way."""
+        """Release claims that the process does not know of, if there may be any; waits for claims in progress."""
         async with self._entering:
             await self._settle()
 

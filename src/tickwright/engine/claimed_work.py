@@ -1,13 +1,13 @@
-"""Claimed work of one process: taken while there is room, carried out in tasks, given back, and let go when it is lost.
+"""Claimed work of one process: claims while there is room, runs tasks, releases what is stopped, cancels what is lost.
 
 ::
 
     due ──claim──▶ held ──task──▶ an outcome, counted
-                     │ stopped: given back as if it had not been begun
-                     └ lost, or not wanted any more: cancelled within two seconds
+                     │ stopped: released as if it had not begun
+                     └ lost, or no longer wanted: cancelled within two seconds
 
-What is claimed and what is done with it is the subclass's; that nothing outlives its claim is decided here. The
-database is authoritative: a claim is lost when its row says so, and the session's own clock only stops earlier.
+The subclass defines what is claimed and what its task does. This module ensures that no task outlives its claim. The
+database is authoritative: a claim is lost when its row says so. The session's own clock only stops work earlier.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ _log = structlog.get_logger("tickwright.claims")
 
 
 class Claimed(Protocol):
-    """What can be claimed; the log names it by its key, and tells nothing else of it."""
+    """What can be claimed; the log shows its key and nothing else."""
 
     @property
     def key(self) -> object:
-        """What it is."""
+        """Identifies it."""
         ...
 
 
@@ -50,12 +50,12 @@ _H = TypeVar("_H", bound="Held[Any]")
 
 @dataclass(slots=True, eq=False)
 class Held(Generic[_C]):
-    """One claim in this process's hands.
+    """One claim that this process holds.
 
     Attributes:
         owner: Token of the session that claimed it.
-        is_lost: It is somebody else's by now, or not wanted any more.
-        is_ending: Its end is being written; whether it was still ours the answer says.
+        is_lost: Another process may own it, or it is no longer wanted.
+        is_ending: Its end is being written; the answer of that write says whether it was still ours.
     """
 
     claim: _C
@@ -65,32 +65,27 @@ class Held(Generic[_C]):
     is_ending: bool = False
 
     def cancel(self) -> None:
-        """End its task, now."""
+        """Cancel its task at once."""
         if self.task is not None:
             end_task(self.task)
 
     def lose(self) -> None:
-        """End its task and give nothing back: whatever it still writes finds no row."""
+        """Cancel its task and release nothing: what the task still writes finds no row."""
         self.is_lost = True
         self.cancel()
 
 
 class ClaimedWork(LoopService, Generic[_K, _H]):
-    """Claims and carries out; a :class:`tickwright.ports.service.Service` once it has a name.
+    """Claims work and runs it; a :class:`tickwright.ports.service.Service` once it has a name.
 
-    Args:
-        connect: Lends connections, for what is to be known of claims.
-
-    Attributes:
-        name: Of the service.
-        counts: What became of each claim, by the outcome's name.
+    ``counts`` has the number of claims per outcome.
 
     Invariants:
-        CLW-1: what is stopped is given back, however early; what is lost is cancelled and gives nothing back.
-        CLW-2: a claim whose end is being written is not cancelled by a look beside it.
-        CLW-3: what could not be given back is given back with the next claim or heartbeat.
-        CLW-4: an attempt that raises an unexpected error leaves no claim with a session that lives.
-        CLW-5: ``run`` raises when the check for lost claims crashes; what is held is held by the next ``run``.
+        CLW-1: what is stopped is released, however early; what is lost is cancelled and releases nothing.
+        CLW-2: the check for lost claims cancels no claim whose end is being written.
+        CLW-3: what could not be released is released with the next claim or heartbeat.
+        CLW-4: an attempt that raises an unexpected error leaves no claim with a live session.
+        CLW-5: ``run`` raises when the check for lost claims crashes; the next ``run`` keeps what is held.
     """
 
     name: str
@@ -103,26 +98,26 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
         self._held: dict[_K, _H] = {}
         session.on_lost(self._lose_all)
 
-    # ------------------------------------------------------------------ what a subclass says
+    # ------------------------------------------------------------------ what a subclass writes
 
     @abstractmethod
     async def _look(self) -> float:
-        """Claim what is due and there is room for; return after how many seconds to look again. Raises only bugs."""
+        """Claim what is due, as far as there is room; return in how many seconds to try again. Raises only bugs."""
 
     @abstractmethod
     async def _strays(self, connection: Connection, owner: int) -> int:
-        """Give back what ``owner`` has beside what is held, as if it had not been begun; return how many."""
+        """Release what ``owner`` has and the process does not hold, as if it had not begun; return the count."""
 
     @abstractmethod
     async def _release(self, held: _H) -> None:
-        """Give a claim back as if it had not been begun."""
+        """Release a claim as if it had not begun."""
 
     @abstractmethod
     async def _ours(self, held: Mapping[_K, _H]) -> Collection[_K]:
         """Return which of these are still ours and wanted."""
 
     async def _looked(self, held: Sequence[_H]) -> None:
-        """Do what else is due beside each look at claims; what is lost is cancelled before."""
+        """Do other work that is due after each check of claims; lost claims are cancelled before."""
 
     # ------------------------------------------------------------------ service
 
@@ -138,19 +133,19 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
             keeping.cancel()
 
     async def quiesce(self) -> None:
-        """Claim nothing more; what runs ends."""
+        """Claim nothing more; return when all running tasks have ended."""
         await super().quiesce()
         await self._none_runs()
 
     async def stop(self) -> None:
-        """Cancel what runs and give it back."""
+        """Cancel what runs and release it."""
         for held in [*self._held.values()]:
             held.cancel()
         await self.quiesce()
 
     @property
     def running(self) -> int:
-        """Claims in this process's hands."""
+        """Number of claims that this process holds."""
         return len(self._held)
 
     async def _none_runs(self) -> None:
@@ -163,13 +158,13 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
 
     @property
     def _look_s(self) -> float:
-        """How long to wait where nothing is known to be due."""
+        """Seconds to wait where no due time is known."""
         return LOOK_S if self._wakeups.works else LOOK_WITHOUT_NEWS_S
 
     # ------------------------------------------------------------------ carrying out
 
     def _begin(self, key: _K, held: _H, attempt: Callable[[_H], Awaitable[str]]) -> None:
-        """Carry a claim out in a task; ``attempt`` returns what it ended as, for the counters."""
+        """Run a claim in a task; ``attempt`` returns the outcome for the counters."""
         self._held[key] = held
         held.task = asyncio.create_task(cancel_safe(self._try(key, held, attempt)))
 
@@ -181,10 +176,10 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
             if not held.is_lost:
                 outcome = "released"
                 await self._let_go(held)
-        except Exception:  # noqa: BLE001  what an attempt did not expect
+        except Exception:  # noqa: BLE001  the attempt's boundary
             outcome = "broken"
             _log.exception("claims.attempt_broken", key=held.claim.key)
-            await asyncio.sleep(AWAY_S)  # it is claimed again at once, and may raise again
+            await asyncio.sleep(AWAY_S)  # it will be claimed again at once, and may raise again
         finally:
             if self._held.get(key) is held:
                 del self._held[key]
@@ -201,7 +196,7 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
                 raise
 
     async def _keep(self) -> None:
-        """Find out every second what is not ours any more, or not wanted."""
+        """Check every second which claims are lost or no longer wanted."""
         while True:
             await asyncio.sleep(KEEP_S)
             held = dict(self._held)
@@ -218,14 +213,13 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
 
 
 async def write_surely(session: Session, held: Held[Any], write: Callable[[], Awaitable[bool]]) -> bool:
-    """Write the end of a claim as long as it lives: while the database is away nobody else can take it either.
+    """Write the end of a claim, and retry as long as the session lives.
 
-    Returns:
-        What ``write`` returned; false where the session was lost meanwhile, and where an answer that was lost was a
-        yes.
+    While the database is unavailable no other process can take the claim either. Returns what ``write`` returned; false
+    where the session was lost meanwhile, or where the answer of a successful write was lost.
 
     Raises:
-        One of ``REFUSED``: PostgreSQL refuses the values, and would refuse them again.
+        One of ``REFUSED``: PostgreSQL refuses the values. Permanent.
     """
     held.is_ending = True
     while True:

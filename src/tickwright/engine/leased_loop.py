@@ -1,4 +1,4 @@
-"""A loop of short rounds under a lease: what a capability does again and again, one process at a time."""
+"""A loop of short rounds under a lease: repeated work of a capability, in one process at a time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,21 +14,20 @@ from tickwright.store.pool import UNAVAILABLE
 
 AWAY_S = 1.0
 TERMS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
-"""Of the lease of an ordinary loop: another process takes over within 20 s."""
+"""Terms of an ordinary loop's lease: another process takes over within 20 s."""
 
 _log = structlog.get_logger("tickwright.rounds")
 
 
 class LeasedRounds(LeasedService):
-    """Calls ``round`` again and again while this process holds the lease; a :class:`tickwright.ports.service.Service`.
+    """Calls ``round`` repeatedly while this process holds the lease; a :class:`tickwright.ports.service.Service`.
 
     Args:
         name: Of the service and of its lease.
-        leases: Of this process.
-        round_: Does what there is to do now, in transactions of the lease, and returns after how many seconds it
-            wants to be called again, 0 for at once.
-        rest_max_s: It is called again after so long at the latest.
-        wakeup: Set when something has changed: it is called again at once.
+        round_: Does the work that is due, in transactions of the lease. Returns in how many seconds to call it again;
+            0 for at once.
+        rest_max_s: Longest pause between two calls.
+        wakeup: Set when something has changed: the next call comes at once.
     """
 
     def __init__(

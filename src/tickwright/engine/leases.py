@@ -1,4 +1,4 @@
-"""Leases on ``tickwright.job_config``: the right to be the only one, until a deadline, with a fence.
+"""Leases on ``tickwright.job_config``: an exclusive right until a deadline, with a fence.
 
 ::
 
@@ -6,17 +6,16 @@
                     │                                  ▲
                     └──deadline passes, another takes──┘   (the version rises with every take)
 
-The database is authoritative: its clock decides when a lease has run out, and its row decides whose
-it is. The holder stops earlier, by its own monotonic clock, when it cannot renew. That is for
-efficiency; safety comes from the fence. A protected transaction begins with :meth:`Lease.lock`, so
-that a takeover comes before it or waits for it, and nothing is ever committed under an old fence.
+The database is authoritative: its clock decides when a lease has expired, and its row decides the owner. The holder
+stops earlier, by its own monotonic clock, when it cannot renew. That only saves work; the fence makes it safe. A
+protected transaction begins with :meth:`Lease.lock`. A takeover comes before it or waits for it, so nothing is
+committed under an old fence.
 
-The lock is a share of the row's *key*: renewals change no key and pass, so a transaction may last longer than the
-lease (a statement at most a minute, the pool's bound); who takes over locks the whole row first.
+``Lease.lock`` takes a share of the row's *key*. A renewal changes no key and passes, so a transaction may last longer
+than the lease (the pool limits a statement to one minute). A takeover first locks the whole row.
 
-A holder that is paused *inside* a protected transaction keeps its share. It loses the
-transaction after three idle seconds (below every lease), and whoever wants to take over waits for a
-lock one second at a time.
+A holder that is paused *inside* a protected transaction keeps its share. PostgreSQL ends that transaction after three
+idle seconds, which is less than every lease. A takeover waits for the lock one second at a time.
 """
 
 import asyncio
@@ -43,17 +42,16 @@ _log = structlog.get_logger("tickwright.leases")
 
 
 class Lease:
-    """One taken lease, as its holder sees it.
+    """One lease, as its holder sees it.
 
     Attributes:
-        name: The ``job_name``.
         fence: The version under which it was taken; every write of the holder carries it.
         lost: Set once, when the lease is gone for any reason, also by ``release``.
 
     Invariants:
         LSE-1: fences of one name rise strictly; one fence has one owner.
-        LSE-2: nothing that began with ``lock`` is committed after somebody else has taken the lease.
-        LSE-3: nobody takes a held lease before its deadline by the database's clock.
+        LSE-2: nothing that began with ``lock`` is committed after another process has taken the lease.
+        LSE-3: no process takes a held lease before its deadline by the database's clock.
     """
 
     def __init__(self, pool: Pool, name: str, *, owner: str, fence: int, terms: LeaseTerms, taken_s: float) -> None:
@@ -63,19 +61,19 @@ class Lease:
         self.lost = asyncio.Event()
 
     def holds(self) -> bool:
-        """Whether it may be relied on now: renewed in time by the monotonic clock, with a margin."""
+        """Return whether the lease is valid now: renewed in time by the monotonic clock, with a margin."""
         return not self.lost.is_set() and self.terms.holds(self._renewed_s, monotonic())
 
     def age_s(self) -> float:
-        """Seconds since the last renewal left, by the monotonic clock."""
+        """Return the seconds since the last successful renewal was sent, by the monotonic clock."""
         return monotonic() - self._renewed_s
 
     def renewal_due_in_s(self) -> float:
-        """Seconds until the next renewal should leave; below zero when it is late."""
+        """Return the seconds until the next renewal should be sent; below zero when it is late."""
         return self.terms.renew_every.total_seconds() - self.age_s()
 
     async def lock(self, connection: Connection) -> bool:
-        """Begin a protected transaction; false means that the lease is lost and the caller rolls back."""
+        """Begin a protected transaction. False: the lease is lost, and the caller rolls back."""
         found = await connection.fetchrow(SQL["lock_lease"], self.name, self.fence)
         if found is None:
             self.lose("taken by another")
@@ -83,13 +81,11 @@ class Lease:
 
     @asynccontextmanager
     async def transaction(self, *, brief: bool = False) -> AsyncIterator[Connection | None]:
-        """Open a protected transaction; its connection, or ``None`` when the lease is lost.
+        """Open a protected transaction; yields its connection, or ``None`` when the lease is lost.
 
-        Also renews when that is due, so that a loop that comes round often needs no renewals beside it. The renewal is
-        committed before the transaction begins: inside, it would keep the row from the renewals beside it.
-
-        Args:
-            brief: It takes milliseconds, so a renewal may be part of it and costs no transaction of its own.
+        Also renews when that is due, so a loop with frequent transactions needs no other renewals. The renewal is
+        committed before the transaction begins, because inside, its row lock would block other renewals. With
+        ``brief``, for a transaction of milliseconds, the renewal is part of it and costs no transaction of its own.
         """
         async with self._pool.acquire() as connection:
             due = self.renewal_due_in_s() < self.terms.renew_every.total_seconds() / 4
@@ -103,7 +99,7 @@ class Lease:
                 self._renewed_s = asked
 
     async def renew(self, connection: Connection | None = None) -> bool:
-        """Move the deadline; false, and ``lost`` set, when it is somebody else's by now. Not inside a transaction."""
+        """Move the deadline. False, with ``lost`` set, when another process owns it. Not inside a transaction."""
         asked = monotonic()
         ours = await self._move_deadline(connection or self._pool)
         if ours:
@@ -111,14 +107,14 @@ class Lease:
         return ours
 
     async def _move_deadline(self, connection: Connection | Pool) -> bool:
-        """Do so in the database; it counts once it is committed. Locks the row, as ``lock`` does."""
+        """Move the deadline in the database, which takes effect with the commit. Locks the row, as ``lock`` does."""
         row = await connection.fetchrow(SQL["renew_lease"], self.name, self.owner, self.fence, self.terms.ttl)
         if row is None:
             self.lose("taken by another")
         return row is not None
 
     async def release(self) -> bool:
-        """Give it back; false when it was not ours any more. Twice is harmless."""
+        """Release the lease; false when it was not ours any more. A second call has no effect."""
         if self.lost.is_set():
             return False
         self.lost.set()
@@ -126,15 +122,15 @@ class Lease:
         return await self._pool.fetchrow(SQL["release_lease"], *key, self.terms.at_least) is not None
 
     def lose(self, why: str) -> None:
-        """Note that it is gone."""
+        """Mark the lease as lost."""
         if not self.lost.is_set():
             _log.warning("lease.lost", lease=self.name, fence=self.fence, why=why)
             self.lost.set()
 
     async def keep(self) -> None:
-        """Renew at a third of the length until the lease is lost; returns then.
+        """Renew at a third of the lease's length; return when the lease is lost.
 
-        The database may be away for a while: the lease is lost only when it was not renewed in time.
+        The database may be unavailable for a while: the lease is lost only when it was not renewed in time.
         """
         renewing: asyncio.Task[None] | None = None
         while not self.lost.is_set():
@@ -150,7 +146,7 @@ class Lease:
             if not self.holds():
                 self.lose("not renewed in time")
         if renewing is not None:
-            renewing.cancel()  # not waited for: a connection that hangs must not hold us up
+            renewing.cancel()  # not awaited: a connection that hangs must not block this loop
 
     async def _renew_if_possible(self) -> None:
         try:
@@ -160,13 +156,7 @@ class Lease:
 
 
 class Leases:
-    """Takes leases for one process.
-
-    Args:
-        pool: Of the application.
-        owner: Shown to operators; a random part is added, so that two processes never share it.
-        terms: Of every lease that is taken here.
-    """
+    """Takes leases for one process; a random part is added to ``owner``, so that no two processes share it."""
 
     def __init__(self, pool: Pool, *, owner: str, terms: LeaseTerms | None = None) -> None:
         self._pool = pool
@@ -176,16 +166,16 @@ class Leases:
         self._unsure: set[str] = set()
 
     async def take(self, name: str, terms: LeaseTerms | None = None) -> Lease | None:
-        """Take the lease ``name`` by compare-and-set, or return ``None`` while somebody holds it.
+        """Take the lease ``name`` by compare-and-set, or return ``None`` while another process holds it.
 
-        One that an earlier call took without its answer is taken again at once: no work runs under it.
+        If an earlier call took it and the answer was lost, this call takes it again at once: no work runs under it.
         """
         terms = terms or self.terms
         asked = monotonic()
         try:
             fence = await self._take(name, terms, self._fences.get(name, 0) if name in self._unsure else None)
         except asyncpg.LockNotAvailableError:
-            return None  # its owner is paused inside a transaction; it will be thrown out, and we try again
+            return None  # its owner is paused inside a transaction, which PostgreSQL ends; the caller retries
         except BaseException:
             self._unsure.add(name)
             raise
@@ -206,7 +196,7 @@ class Leases:
         return None if row is None else int(row["version"])
 
     async def break_lease(self, name: str) -> bool:
-        """Take a lease away from whoever holds it; its fence rises."""
+        """Take a lease away from its holder; its fence rises."""
         return await self._pool.fetchrow(SQL["break_lease"], name) is not None
 
     async def list(self) -> list[Mapping[str, Any]]:
@@ -217,16 +207,12 @@ class Leases:
 class LeasedService(LoopService):
     """Runs ``body`` while this process holds a lease; a :class:`tickwright.ports.service.Service`.
 
-    Many processes may run one of these under the same name: one of them works, the others ask again every
-    third of the lease's length.
+    Many processes may run one under the same name. One of them works; the others try to take the lease every third of
+    its length.
 
     Args:
-        name: Of the service.
-        leases: Where leases come from.
-        lease_name: The ``job_name``.
-        body: Called with the lease; cancelled when it is lost; returns when ``stopping`` is set.
-        kept: Renew beside the body. False for a body that comes round often enough through
-            ``Lease.transaction``, which renews too.
+        body: Called with the lease; cancelled when the lease is lost; returns when ``stopping`` is set.
+        kept: Renew beside the body. False for a body that calls ``Lease.transaction`` often enough, which renews too.
     """
 
     def __init__(
@@ -251,7 +237,7 @@ class LeasedService(LoopService):
 
     @property
     def lease_terms(self) -> LeaseTerms:
-        """Of the lease that it works under."""
+        """Terms of the lease that the body runs under."""
         return self._terms
 
     @property
@@ -260,7 +246,7 @@ class LeasedService(LoopService):
         return self.lease is not None and self.lease.holds()
 
     async def _work(self) -> None:
-        """Take the lease, run the body under it, and begin again when it is lost."""
+        """Take the lease and run the body under it; repeat when the lease is lost."""
         while not self.stopping.is_set():
             lease = await self._try()
             if lease is None:

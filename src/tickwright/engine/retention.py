@@ -1,7 +1,7 @@
-"""Retention: what is older than the rules of a capability goes, in bounded batches, under a lease.
+"""Retention: deletes rows that are older than the rules of a capability, in bounded batches, under a lease.
 
-One process at a time does it. Each batch is a transaction of its own that carries the lease's fence, so that no other
-work waits for a long one and a process whose lease is lost deletes nothing.
+One process does it at a time. Each batch is a transaction of its own that carries the lease's fence. So other work
+does not wait for a long transaction, and a process whose lease is lost deletes nothing.
 """
 
 from collections import Counter
@@ -15,32 +15,24 @@ from tickwright.store.queries import load
 
 LEASE = "upkeep"
 TERMS = LeaseTerms(ttl=timedelta(seconds=90), margin=timedelta(seconds=10))
-"""Of every lease of retention: a round may take long, and its next one is not urgent."""
+"""Terms of every retention lease: a round may take long, and the next one is not urgent."""
 EVERY = timedelta(seconds=30)
 BATCH = 1000
 BATCHES_MAX = 100
 
 
 class RetentionRule(NamedTuple):
-    """A query that deletes at most ``$2`` rows older than ``$1``, and the age.
-
-    Attributes:
-        query: Its name; also the name of its counter.
-    """
+    """A query that deletes at most ``$2`` rows older than ``$1``, and the age. The query's name is its counter's."""
 
     query: str
     age: timedelta
 
 
 class Retention:
-    """Deletes what is older than its rules say; its ``round`` is that of a leased loop.
+    """Deletes what is older than its rules allow; ``round`` is the round of a leased loop.
 
-    Args:
-        queries: Of the capability.
-        every: Between two rounds, where nothing more is left; at most a third of the lease's length.
-
-    Attributes:
-        counts: Rows by the query that deleted them.
+    ``every`` is the pause when nothing is left to delete, at most a third of the lease's length. ``counts`` has the
+    deleted rows by query.
 
     Invariants:
         RET-1: a round runs at most ``BATCHES_MAX`` batches of each rule.
@@ -54,19 +46,19 @@ class Retention:
         self.counts: Counter[str] = Counter()
 
     async def round(self, lease: HeldLease) -> float:
-        """Do everything once; return in how many seconds to come again, 0 where more is left."""
+        """Apply every rule once; return in how many seconds to call it again, 0 when more is left."""
         more = [await self.delete_old(lease, query, age) for query, age in self._rules]
         return 0.0 if any(more) else self.every.total_seconds()
 
     async def delete_old(self, lease: HeldLease, query: str, *arguments: object) -> bool:
-        """Run a query that ends with the size of a batch until a batch is not full; return whether more is left."""
+        """Run a query (last argument: the batch size) until a batch is not full; return whether more is left."""
         for _ in range(BATCHES_MAX):
             if await self.execute(lease, query, *arguments, BATCH) < BATCH or not lease.holds():
                 return False
         return True
 
     async def execute(self, lease: HeldLease, query: str, *arguments: object) -> int:
-        """Write in a transaction of its own; return how many rows, 0 where the lease is lost."""
+        """Write in a separate transaction; return the number of rows, 0 when the lease is lost."""
         async with lease.transaction() as connection:
             if connection is None:
                 return 0
@@ -76,7 +68,7 @@ class Retention:
         return rows
 
     async def fetch(self, lease: HeldLease, query: str, *arguments: object) -> Sequence[Any]:
-        """Read in a transaction of its own; nothing where the lease is lost."""
+        """Read in a separate transaction; return nothing when the lease is lost."""
         if not lease.holds():
             return ()
         async with lease.transaction() as connection:
@@ -84,19 +76,19 @@ class Retention:
 
 
 class RetentionRounds:
-    """The retentions of all capabilities under the one lease ``upkeep``, one after the other; ``parts`` may grow."""
+    """The retentions of all capabilities under the lease ``upkeep``, one after the other; ``parts`` may grow."""
 
     def __init__(self, parts: Sequence[Retention]) -> None:
         self.parts = parts
 
     async def round(self, lease: HeldLease) -> float:
-        """Do everything once; return in how many seconds to come again, 0 where more is left."""
+        """Run every part once; return in how many seconds to call it again, 0 when more is left."""
         return min([await part.round(lease) for part in self.parts])
 
 
 def engine_retention(
     *, dead_messages: timedelta = timedelta(days=30), lost_workers: timedelta = timedelta(days=1)
 ) -> Retention:
-    """Return what deletes dead letters of the outbox, and sessions of workers that were lost."""
+    """Return the retention of outbox dead letters and of lost worker sessions."""
     rules = [RetentionRule("delete_dead_messages", dead_messages), RetentionRule("delete_workers", lost_workers)]
     return Retention(load("tickwright.engine.sql", "upkeep.sql"), rules)

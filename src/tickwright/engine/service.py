@@ -1,4 +1,4 @@
-"""The life of a service: one base for every loop, with a run, a tick, and a stop in two steps."""
+"""The base class of every loop: run, tick, and stop in two steps."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -8,22 +8,19 @@ from tickwright.ports.ids import monotonic
 
 
 class LoopService(ABC):
-    """A loop that is run, ticks, and is stopped twice; a :class:`tickwright.ports.service.Service` once it has a name.
+    """A loop that runs, ticks and stops in two steps; a :class:`tickwright.ports.service.Service` once it has a name.
 
-    A subclass writes ``_work`` as ``while not self.stopping.is_set(): …``, calls :meth:`tick` with each turn, and
+    A subclass writes ``_work`` as ``while not self.stopping.is_set(): …`` and calls :meth:`tick` in each turn. It
     overrides ``quiesce`` or ``stop`` where it has something to finish, cancel or release.
 
-    Args:
-        wakeup: Set by others when there is work, such as an event of a
-            :class:`tickwright.engine.wakeup.WakeupListener`.
-
     Attributes:
-        stopping: No new work.
-        wakeup: Ends :meth:`wait_for_work`. The loop clears it before it looks for work, never after.
+        stopping: Set: the loop begins no new work.
+        wakeup: Ends :meth:`wait_for_work`; may be an event of a :class:`tickwright.engine.wakeup.WakeupListener`. The
+            loop clears it before it checks for work, never after.
 
     Invariants:
-        SVC-1: ``quiesce`` and ``stop`` return when ``run`` is over, in any order and however often; at once where it
-            does not run.
+        SVC-1: ``quiesce`` and ``stop`` return when ``run`` has ended, in any order and any number of times; at once
+            where it does not run.
         SVC-2: a request to stop ends every wait of the loop.
     """
 
@@ -49,21 +46,21 @@ class LoopService(ABC):
             self._run_ended.set()
 
     def request_stop(self) -> None:
-        """Ask the loop to end, and wait for nothing."""
+        """Ask the loop to end, without waiting."""
         self.stopping.set()
         self.wakeup.set()
 
     async def quiesce(self) -> None:
-        """Begin no further turn; return when ``run`` is over."""
+        """Begin no further turn; return when ``run`` has ended."""
         self.request_stop()
         await self._run_ended.wait()
 
     async def stop(self) -> None:
-        """As ``quiesce``: a loop without work of its own has nothing to cancel."""
+        """Do what ``quiesce`` does: a loop without tasks has nothing to cancel."""
         await self.quiesce()
 
     def tick(self) -> None:
-        """Note a turn of the loop."""
+        """Record a turn of the loop."""
         self._ticked_s = monotonic()
 
     def last_tick_age_s(self) -> float | None:
@@ -71,13 +68,13 @@ class LoopService(ABC):
         return None if self._ticked_s is None else monotonic() - self._ticked_s
 
     async def rest(self, seconds: float) -> None:
-        """Wait, or until the service stops."""
+        """Wait ``seconds``, or until the service stops."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
 
     async def wait_for_work(self, seconds: float) -> None:
-        """Wait, or until ``wakeup`` is set."""
+        """Wait ``seconds``, or until ``wakeup`` is set."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.wakeup.wait()

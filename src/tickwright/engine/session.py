@@ -1,20 +1,19 @@
-"""A worker's leased identity: registered, renewed at a third of its length, fenced when lost.
+"""The leased identity of a worker: registered, renewed at a third of its length, fenced when lost.
 
-State of a session, seen from outside::
+::
 
-    open ──renew──▶ open ──lease runs out, somebody looks──▶ lost ──a day──▶ gone
-      └──close, what it owns goes back──▶ gone
+    open ──renew──▶ open ──lease expires, another session declares it lost──▶ lost ──a day──▶ gone
+      └──close, what it owns is released──▶ gone
 
-The database is authoritative: a session is lost when a row says so, and only another session that
-found the lease expired may write that, in the transaction that gives the session's jobs back. The
-holder stops earlier by its own monotonic clock when it cannot renew. After a lost lease it takes a
-new token, so that whatever a zombie still writes under the old one finds no row.
+The database is authoritative: a session is lost when its row says so. Only another session that found the lease expired
+may write that, in the transaction that releases the session's jobs. The holder stops earlier, by its own monotonic
+clock, when it cannot renew. After a loss it takes a new token, so late writes under the old token find no row.
 
-A renewal is one statement and so one round trip, because a far database leaves time for no more, on a connection that
-the session keeps for itself: it waits neither for the work of others nor for the six round trips of a new connection.
-What takes several runs beside the renewals: the heartbeat's work, the reclaim of other sessions, claims to settle, a
-look for table locks.
-Where the database is near, the heartbeat's work shares the renewal's transaction, unless something holds it up.
+A renewal is one statement, and so one round trip, because a far database leaves time for no more. It uses a connection
+that only the session uses, so it waits neither for other work nor for the six round trips of a new connection. Work of
+several round trips runs beside the renewals: the heartbeat's work, the reclaim of lost sessions, the release of unknown
+claims, the search for table locks. Where the database is near, the heartbeat's work shares the renewal's transaction,
+unless something blocks it.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ _log = structlog.get_logger("tickwright.session")
 
 
 class WorkerSession(LoopService):
-    """Implements :class:`tickwright.ports.session.Session`; a service itself."""
+    """Implements :class:`tickwright.ports.session.Session`; also a service."""
 
     name = "session"
 
@@ -86,32 +85,32 @@ class WorkerSession(LoopService):
 
     @property
     def token(self) -> int:
-        """Fencing token; 0 before the first registration."""
+        """The fencing token; 0 before the first registration."""
         return self._token
 
     def holds(self) -> bool:
-        """Whether the lease may be relied on now."""
+        """Return whether the lease is valid now."""
         return self._token != 0 and self.terms.holds(self._renewed_s, monotonic())
 
     def on_beat(self, beat: Beat) -> None:
-        """Register work that is done after every renewal, in one transaction that has the session's row."""
+        """Register work to do after every renewal, in one transaction that locks the session's row."""
         self._beats.append(beat)
 
     def on_reclaim(self, reclaim: Reclaim) -> None:
-        """Register work of the transaction that declares sessions lost."""
+        """Register work for the transaction that declares sessions lost."""
         self._reclaims.append(reclaim)
 
     def on_lost(self, lost: Callable[[], None]) -> None:
-        """Register what happens when this session is lost."""
+        """Register a callback for the loss of this session."""
         self._losses.append(lost)
 
     def next_claim_number(self) -> int:
-        """Raise the number that claims carry; never the same twice, also where the database did not answer."""
+        """Raise the number that claims carry; never the same twice, even when the database did not answer."""
         self.claim_number += 1
         return self.claim_number
 
     def add_gate(self, gate: Gate) -> None:
-        """Register claims that are settled with the heartbeat and before leaving."""
+        """Register a gate that is settled with the heartbeat and before the session leaves."""
         self._gates.append(gate)
 
     # ------------------------------------------------------------------ Service
@@ -127,7 +126,7 @@ class WorkerSession(LoopService):
         _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
 
     async def _ask(self, sql: str, *args: Any) -> Any:
-        """Ask on the session's own connection while it runs; a broken one is given back, and the next one taken."""
+        """Query on the session's own connection while it runs; a broken connection is replaced."""
         if not self._runs:
             return await self._pool.fetchrow(sql, *args)
         async with self._keeping() as own:
@@ -135,7 +134,7 @@ class WorkerSession(LoopService):
 
     @asynccontextmanager
     async def _keeping(self) -> AsyncIterator[Connection]:
-        """The session's own connection, which is not kept when something goes wrong."""
+        """Yield the session's own connection, and release it to the pool after an error."""
         if self._own is not None and _is_gone(self._own):
             await self._let_go()
         if self._own is None:
@@ -152,11 +151,11 @@ class WorkerSession(LoopService):
             await self._pool.release(own)
 
     def _said(self) -> str:
-        """Return the facts as they are now: what changes is a function, asked anew with each renewal."""
+        """Return the facts as JSON; a fact that changes is a function, called at each renewal."""
         return json.dumps({name: fact() if callable(fact) else fact for name, fact in self.facts.items()})
 
     async def run(self) -> None:
-        """Renew until stopped; re-register after a loss."""
+        """Renew until stopped; register again after a loss."""
         self._runs = True
         try:
             await super().run()
@@ -195,10 +194,10 @@ class WorkerSession(LoopService):
             return
         if monotonic() >= self._next_renewal_s() - _LOOK_S:
             if not await self._renew_and_beat():
-                self._look_for_table_locks()  # while the renewal waits, maybe behind one
+                self._look_for_table_locks()  # while the renewal waits, maybe for such a lock
                 await self.renew()
                 self._run_beside("heartbeat", self._beat)
-            if any(gate.unsure for gate in self._gates):  # such as where there is no room for a claim that settles
+            if any(gate.unsure for gate in self._gates):  # a full process makes no claim that would settle it
                 self._run_beside("settling", self._settle)
         if self._expiry_s is not None and monotonic() >= self._expiry_s:
             self._expiry_s = None
@@ -217,12 +216,12 @@ class WorkerSession(LoopService):
         self._is_far = complaint is not None
 
     def _run_beside(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start ``work`` unless it is under way; no renewal waits for it. A bug in it is raised the next time."""
+        """Start ``work`` unless it runs already; renewals do not wait for it. The next call raises its bug."""
         if self._is_over(name):
             self._beside[name] = asyncio.create_task(self._attempt(name, work))
 
     def _is_over(self, name: str) -> bool:
-        """Whether such work is not under way; raise the bug that ended it."""
+        """Return whether such work has ended; raise the bug that ended it."""
         before = self._beside.get(name)
         if before is None or not before.done():
             return before is None
@@ -245,10 +244,10 @@ class WorkerSession(LoopService):
         await self._hear(await self._ask(*self._renewal()), asked)
 
     async def _renew_and_beat(self) -> bool:
-        """Extend the lease and do the heartbeat's work in one transaction: an idle process has half of them.
+        """Extend the lease and do the heartbeat's work in one transaction, which halves an idle process's transactions.
 
         Returns:
-            False, and nothing was done or heard of: the database is not near, or something held this up.
+            False: nothing was done. The database is not near, or something blocked the transaction.
         """
         if not self._beats or RoundTrips.shortest_ms() > _NEAR_MS or not self._is_over("heartbeat"):
             return False
@@ -269,7 +268,7 @@ class WorkerSession(LoopService):
         return _SQL["renew_session"], self._token, self.terms.ttl, self._said(), self._name
 
     async def _hear(self, row: Any, asked: float) -> None:
-        """Take in what a renewal that was sent at ``asked`` has said."""
+        """Apply the answer to a renewal that was sent at ``asked``."""
         if row is None:
             self._lose("declared lost by another worker")
             return
@@ -283,7 +282,7 @@ class WorkerSession(LoopService):
         self._expiry_s = None if expiry_s is None else asked + max(0.0, expiry_s - row["now_s"]) + _LOOK_S
 
     async def _beat(self) -> None:
-        """Do the work of the heartbeat, unless this session is lost."""
+        """Do the heartbeat's work, unless this session is lost."""
         if not self._beats or not (token := self._token):
             return
         async with self._pool.acquire() as connection, connection.transaction():
@@ -303,9 +302,9 @@ class WorkerSession(LoopService):
                 _log.warning("session.claims_not_settled", token=self._token, error=repr(error))
 
     async def _reclaim_expired(self) -> None:
-        """Declare expired sessions lost and give back what they held, in one transaction.
+        """Declare expired sessions lost and release what they held, in one transaction.
 
-        Who has nothing to give back with declares nothing: the jobs would be nobody's.
+        A process that cannot release the jobs of a lost session declares none lost: no process would release them.
         """
         if not self._reclaims:
             return
@@ -334,12 +333,13 @@ class WorkerSession(LoopService):
             lost()
 
     async def quiesce(self) -> None:
-        """Nothing to finish: a session carries the others."""
+        """Do nothing: other services still work under the session."""
 
     async def stop(self) -> None:
-        """Leave; whoever worked under this session has released what it held, unless that ignored its cancellation.
+        """Leave. Work under this session has been released before, unless it ignored its cancellation.
 
-        A session that cannot give back what it owns still does not leave: it runs out, and others give that back.
+        A session that cannot release what it still owns does not leave: its lease expires, and other sessions release
+        that.
         """
         self.stopping.set()
         if self._beside:
@@ -353,10 +353,10 @@ class WorkerSession(LoopService):
                 _log.warning("session.not_closed", token=token, error=repr(error))
 
     async def _leave(self, token: int) -> None:
-        """Delete the row; what the session owns still goes back in the same transaction, as if it was lost.
+        """Delete the row, and release what the session still owns in the same transaction, as after a loss.
 
-        Nothing looks for owners whose session has no row. Where nothing is owned there is no transaction: one has more
-        round trips than a far database leaves time for.
+        No process searches for owners whose session has no row. Where nothing is owned there is no transaction: its
+        round trips need more time than a far database leaves.
         """
         if not await self._owns(token):
             await self._pool.execute(_SQL["close_session"], token)
@@ -366,8 +366,8 @@ class WorkerSession(LoopService):
                 await self._give_back(connection, [token])
 
     async def _owns(self, token: int) -> bool:
-        """Return what the database says, behind the last claim: later ones take nothing."""
-        if not self._gates:  # what claims nothing owns nothing
+        """Ask the database what the session owns, after refusing all later claims."""
+        if not self._gates:  # without claims it owns nothing
             return False
         await self._pool.execute(_SQL["refuse_claims"], token, self.next_claim_number())
         return bool(await self._pool.fetchval(_OWNS, token))
@@ -376,5 +376,5 @@ class WorkerSession(LoopService):
 def _is_gone(connection: Connection) -> bool:
     try:
         return bool(connection.is_closed())
-    except asyncpg.InterfaceError:  # the pool has taken back what broke while it was lent
+    except asyncpg.InterfaceError:  # the pool took back a connection that broke while it was lent
         return True

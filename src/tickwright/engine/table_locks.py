@@ -1,9 +1,9 @@
-"""Ends sessions that ask for a lock of a table of ours without any right to it; see docs/security.md.
+"""Ends sessions that wait for a lock on one of our tables without the right to it; see docs/security.md.
 
-PostgreSQL takes the lock of ``CREATE RULE``, ``CREATE TRIGGER``, ``ATTACH PARTITION`` and a few other statements before
-it asks for rights. Behind a weak lock of another session, which needs no right either, such a statement waits for as
-long as that session likes, and everybody who uses the table waits behind it. It can only end in a refusal, so ending
-its session loses no work. The other session is left alone: a weak lock stops nobody.
+PostgreSQL requests the lock of ``CREATE RULE``, ``CREATE TRIGGER``, ``ATTACH PARTITION`` and a few other statements
+before it checks rights. Another session's weak lock, which needs no right either, can make such a statement wait
+without limit, and every user of the table waits behind it. The statement can only end in a refusal, so ending its
+session loses no work. The session with the weak lock is left alone: a weak lock blocks no one else.
 """
 
 import asyncio
@@ -26,9 +26,10 @@ _log = structlog.get_logger("tickwright.database")
 
 
 class TableLocks:
-    """Looks for such sessions once a statement of this process was held up; until then it does nothing.
+    """Searches for such sessions after a statement of this process was blocked; until then it does nothing.
 
-    While it finds some, and a minute beyond that, it looks every two seconds, so that the next one is met sooner.
+    While it finds some, and for a minute afterwards, it searches every two seconds, so that it ends the next one
+    sooner.
     """
 
     _named: ClassVar[str | None] = None
@@ -41,20 +42,21 @@ class TableLocks:
 
     @classmethod
     def complaint(cls) -> str | None:
-        """Return what to say to operators of a session that this process may not end, if the last look found one."""
+        """Return an operator message about a session that this process may not end, if the last search found one."""
         return cls._named if monotonic() - cls._named_s < SAID_S else None
 
     def is_due(self) -> bool:
-        """Whether to look now."""
+        """Return whether to search now."""
         now_s = monotonic()
         wanted = HeldUp.seen_s > self._looked_s or now_s < self._found_s + AGAIN_S
         return wanted and now_s >= self._looked_s + EVERY_S
 
     async def look(self) -> None:
-        """Ask once, and end what is found where this database user may.
+        """Search once, and end what this database user may end.
 
         Raises:
-            One of UNAVAILABLE: The database does not answer. What is held up ten seconds later asks again.
+            One of UNAVAILABLE: The database does not answer. The next search is due at the earliest ten seconds later,
+                if a statement is blocked again.
         """
         self._looked_s = monotonic()
         try:

@@ -1,4 +1,4 @@
-"""Tasks: groups that fail together, the end of tasks that run users' functions, and tasks that own something."""
+"""Tasks: groups that fail together, cancellation of users' functions, and tasks that own something."""
 
 import asyncio
 from collections.abc import Coroutine, Generator
@@ -12,23 +12,23 @@ _ENDED: "WeakSet[asyncio.Task[Any]]" = WeakSet()
 
 
 def end_task(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task that calls a user's function, for good; see :func:`ends_task`."""
+    """Cancel a task that calls a user's function, finally; see :func:`ends_task`."""
     _ENDED.add(task)
     task.cancel()
 
 
 def ends_task(error: BaseException) -> bool:
-    """Return whether ``error`` is how :func:`end_task` ends this task; else a user's function raised it.
+    """Return whether ``error`` comes from :func:`end_task` and not from a user's function.
 
-    A function may raise a cancellation of its own, or cancel its own task: a failure like any other. So how often the
-    task was cancelled says nothing.
+    A user's function may raise a cancellation or cancel its own task; that is a failure like any other. The number of
+    cancellations therefore does not tell the two apart.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task in _ENDED
 
 
 async def take_cancels_back() -> None:
-    """Make this task's awaits work again behind a user's function that cancelled it.
+    """Make this task's awaits work again after a user's function cancelled it.
 
     Raises:
         CancelledError: :func:`end_task` was called meanwhile.
@@ -46,13 +46,13 @@ async def take_cancels_back() -> None:
 
 
 class TaskGroup:
-    """Tasks that run together and fail together, as those of ``asyncio``, with two repairs.
+    """Tasks that run and fail together, as those of ``asyncio``, with two repairs.
 
-    A member that ends by an unrequested cancellation, as a library may raise one, has failed; asyncio would go on
-    without it, for ever. And after a failure this task is as it was before. Before Python 3.13 asyncio counts a
-    cancellation of it that is never taken back: a task that catches the failure and goes on counts as cancelled, and in
-    Python 3.11.2 the next timeout ends it without an error.
-    Source: https://github.com/python/cpython/issues/116720
+    1. A member that ends by an unrequested cancellation, which a library may raise, has failed. asyncio would continue
+       without it for ever.
+    2. A failure leaves no cancellation on this task. Before Python 3.13 asyncio leaves one: a task that catches the
+       failure counts as cancelled, and in Python 3.11.2 its next timeout ends it without an error.
+       Source: https://github.com/python/cpython/issues/116720
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class TaskGroup:
         self._cancels = 0
 
     async def __aenter__(self) -> Self:
-        """Begin."""
+        """Open the group."""
         self._cancels = _cancels()
         await self._group.__aenter__()
         return self
@@ -78,11 +78,11 @@ class TaskGroup:
             raise
 
     def create_task(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Let ``work`` run as a member."""
+        """Run ``work`` as a member."""
         member = _fails_or_ends(work)
         member.__name__, member.__qualname__ = work.__name__, work.__qualname__  # type: ignore[attr-defined]  # shown in lists of tasks
         task = self._group.create_task(member)
-        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it is not begun
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it did not begin
         return task
 
 
@@ -96,16 +96,16 @@ async def _fails_or_ends(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _cancels() -> int:
-    """Return how often this task was asked to end."""
+    """Return how many cancellations of this task are pending."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 
 
 def cancel_safe(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """Return ``work`` for a task that owns something; a cancellation before its first step reaches its first await.
+    """Return ``work`` for a task that owns something; an early cancellation reaches its first await.
 
-    asyncio closes a coroutine that is cancelled before its first step: neither its ``except`` nor its ``finally`` runs,
-    and a claim, a message or a permit that it was to release would be held as long as the process lives.
+    asyncio closes a coroutine that is cancelled before its first step. Neither ``except`` nor ``finally`` runs, so a
+    claim, a message or a permit that the coroutine should release would be held as long as the process lives.
 
     The returned coroutine has begun: make a task of it at once.
     """

@@ -1,7 +1,7 @@
-"""Wake-up notifications: LISTEN on a connection that PgBouncer does not pool, kept open and made again.
+"""Wake-up notifications: LISTEN on a connection that PgBouncer does not pool, and that is reopened when it ends.
 
-A notification is a hint, never the only way. What was notified while no connection listened is found by looking, so
-events are also set when listening begins and when it ends, and a loop looks by itself as long as nothing can arrive.
+A notification is a hint; a loop also polls. Notifications that were sent while no connection listened are lost, so
+events are also set when listening begins and ends. While no notification can arrive, loops poll more often.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _log = structlog.get_logger("tickwright.wakeup")
 async def _listening(
     url: str, channels: Mapping[str, Callable[[str], None]]
 ) -> AsyncIterator[tuple[Connection, asyncio.Event]]:
-    """Listen to channels, each with the function that gets its payloads; the event is set when the connection ends."""
+    """Listen to channels, each with the function for its payloads; the event is set when the connection ends."""
     connection = await connect(url)
     ended = asyncio.Event()
     try:
@@ -50,12 +50,8 @@ def _log_polling(channel: str) -> None:
 class WakeupListener(LoopService):
     """One channel for all loops of a process that wait for it; a :class:`tickwright.ports.service.Service`.
 
-    Args:
-        name: Of the service.
-        url: A direct URL; ``None`` where there is none, behind PgBouncer: then nothing is notified.
-
-    Attributes:
-        works: Whether notifications can arrive now.
+    Without a direct ``url``, behind PgBouncer, no notification arrives. ``works`` shows whether notifications can
+    arrive.
     """
 
     def __init__(self, name: str, url: str | None, channel: str) -> None:
@@ -65,13 +61,13 @@ class WakeupListener(LoopService):
         self.works = False
 
     def subscribe(self) -> asyncio.Event:
-        """Return an event that is set with every notification; its owner clears it before it looks."""
+        """Return an event that every notification sets; its owner clears it before it checks for work."""
         event = asyncio.Event()
         self._events.append(event)
         return event
 
     def notify(self) -> None:
-        """Set every event: something in this process has changed."""
+        """Set every event, after a change in this process."""
         for event in self._events:
             event.set()
 
@@ -105,33 +101,32 @@ class WakeupListener(LoopService):
             self.notify()
 
     async def quiesce(self) -> None:
-        """Listen on: work that still runs may wait for notifications."""
+        """Keep listening: tasks that still run may wait for notifications."""
 
     async def stop(self) -> None:
-        """Listen no more, within a second."""
+        """Stop listening within a second."""
         self.request_stop()
 
 
 class ArmedWakeup:
-    """Wakes one sleeping loop without a NOTIFY with every insert: ADR-0004.
+    """Wakes one sleeping loop without a NOTIFY at every insert: ADR-0004.
 
-    NOTIFY takes a global lock in commit: sixteen inserting connections fall from 19 to 5 thousand rows a second when
-    each of them notifies. So an insert trigger stays silent while some loop is awake. A loop that is about to sleep
-    takes the exclusive side of an advisory lock, looks once more, and only then sleeps. The trigger tries the shared
-    side and notifies only when it cannot have it. A silent inserter holds the shared side until its commit, so no
-    wake-up is lost: the exclusive side is free only once the row can be seen.
+    NOTIFY takes a global lock at commit: with it, sixteen inserting connections fall from 19 to 5 thousand rows a
+    second. An insert trigger therefore notifies only while a loop sleeps. A loop that is about to sleep takes the
+    exclusive side of an advisory lock, checks once more, and only then sleeps. The trigger tries the shared side, and
+    notifies only when it cannot have it. An insert that does not notify holds the shared side until its commit. So no
+    wake-up is lost: the exclusive side is free only once the row is visible.
 
     Args:
         url: A direct URL; ``None`` for polling only.
-        channel: What the trigger notifies.
         lock: The two numbers of the advisory lock.
-        others: Other channels on the same connection, each with the function that gets its payloads.
+        others: Other channels on the same connection, each with the function for its payloads.
 
     Attributes:
-        woken: Set when the loop is to look: an insert notified, the connection is new or lost, or the loop itself
-            sets it.
-        notified: An insert notified since the loop last set this back.
-        armed: The exclusive side is ours, so inserts notify.
+        woken: Set when the loop must check for work: an insert notified, the connection is new or lost, or the loop
+            set it.
+        notified: An insert notified since the loop last cleared this.
+        armed: This process has the exclusive side, so inserts notify.
     """
 
     def __init__(
@@ -183,11 +178,12 @@ class ArmedWakeup:
         self.woken.set()
 
     async def arm(self) -> Literal["new", "kept", "refused"]:
-        """Ask to be woken by inserts.
+        """Ask inserts to notify.
 
         Returns:
-            ``new``: from now on; look once more, then sleep. ``kept``: as before, or another sleeper has the lock and
-            inserts notify every listener; sleep. ``refused``: an insert is under way, or nothing listens; stay awake.
+            ``new``: inserts notify from now on; check once more, then sleep. ``kept``: armed before, or another sleeper
+            has the lock and inserts notify every listener; sleep. ``refused``: an insert is in progress, or there is no
+            listening connection; stay awake.
         """
         if self.armed:
             return "kept"
@@ -197,7 +193,7 @@ class ArmedWakeup:
         return "kept" if await self._ask("others_sleep") else "refused"
 
     async def disarm(self) -> None:
-        """Let inserts be silent again: this loop is awake."""
+        """Let inserts skip the notification: this loop is awake."""
         if self.armed:
             self.armed = False
             await self._ask("disarm")

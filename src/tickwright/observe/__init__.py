@@ -1,1 +1,1 @@
-"""What operators see: logs, metrics, alert rules. Knows neither the worker nor the relay."""
+"""Logs, metrics, traces and alert rules for operators. Imports neither the worker nor the relay."""

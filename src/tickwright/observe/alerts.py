@@ -1,9 +1,9 @@
-"""Alert rules as data: what is asked, how bad it is, and what a person should read.
+"""Alert rules as data: a query, a severity, and a text for operators.
 
-A rule is a query that returns one row per subject in trouble (``subject`` and ``facts``), with bounds as its
-arguments. A returned subject fires; one that is no longer returned is resolved, unless the answer was cut: then it may
-be among what was left out. So every rule clears by itself, and the same trouble is one alert however often it is found.
-Each plugin has rules of its own; rules of one name are one rule whose findings come from several plugins.
+A rule's query takes the rule's bounds as arguments, and returns one row per subject in trouble (``subject`` and
+``facts``). A returned subject fires. One that is no longer returned is resolved, unless the answer was cut: then it may
+be among the omitted rows. So every rule clears by itself, and one trouble is one alert however often it is found. Each
+plugin has its own rules; rules with one name are one rule whose findings come from several plugins.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,14 @@ class AlertRule:
 
     Attributes:
         name: Stable; also the name of its query.
-        severity: How soon somebody should look.
-        summary: For a person; ``{subject}`` and the facts may stand in it.
+        severity: How urgent it is.
+        summary: For operators; may contain ``{subject}`` and the facts.
         bounds: The query's arguments, in order.
-        hold: A subject fires only when it was found for so long, round after round: for what a deploy looks like.
-        every: At least so long between two looks: for what costs more than a few pages.
-        rows_max: As many rows as its query returns at most; an answer of so many may be cut. A column
-            ``cut`` says so, too.
-        sql: Its query; empty for a rule that the alert loop evaluates by itself.
-        counts_addresses: Its subjects are destinations, which are masked; equal ones are counted together.
+        hold: A subject fires only after it was found for this long, in every round: hides the effects of a deploy.
+        every: Minimum time between two evaluations, for queries that read more than a few pages.
+        rows_max: Most rows that its query returns; an answer with as many may be cut. A column ``cut`` also says so.
+        sql: Its query; empty for a rule that the alert loop evaluates itself.
+        counts_addresses: Its subjects are destinations. They are masked, and equal ones are counted together.
     """
 
     name: str
@@ -45,7 +44,7 @@ class AlertRule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One subject in trouble, as a rule found it."""
+    """One subject in trouble, found by a rule."""
 
     subject: str
     facts: Mapping[str, Any]
@@ -58,7 +57,7 @@ class AlertRules(tuple[AlertRule, ...]):
 
 
 def with_queries(queries: Mapping[str, str], *rules: AlertRule) -> tuple[AlertRule, ...]:
-    """Return ``rules`` with their queries, which have the same names. Raises ``KeyError`` where one is missing."""
+    """Return ``rules`` with their queries of the same names. Raises ``KeyError`` where one is missing."""
     return tuple(replace(rule, sql=queries[rule.name]) for rule in rules)
 
 
@@ -74,11 +73,11 @@ RULE_FAILED = AlertRule(
     "The alert rule {subject} cannot be evaluated, so its alerts stay as they are: {error}",
 )
 OWN_RULES = (CLOCK_JUMP, RULE_FAILED)
-"""What the loop finds by itself, without a query."""
+"""Rules that the alert loop evaluates itself, without a query."""
 
 
 def summary_of(rule: AlertRule, finding: Finding) -> str:
-    """Return the text of a firing alert; a fact that is missing reads ``?``."""
+    """Return the text of a firing alert; a missing fact becomes ``?``."""
 
     class _Facts(dict[str, Any]):
         def __missing__(self, key: str) -> str:

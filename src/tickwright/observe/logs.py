@@ -1,8 +1,7 @@
-"""Structured logs: JSON for machines, lines for people, and no secret in either.
+"""Structured logs: JSON for machines, lines for people, without secrets.
 
-A value is masked when its *name* says that it is a secret, when it *is* a secret that somebody
-registered, and where it is a URL with a password. An event is one line, whatever a value contains,
-so nobody can forge a second one.
+A value is masked when its *name* marks a secret, when it *is* a registered secret, and where it is a URL with a
+password. An event is one line, whatever its values contain, so no value can forge a second event.
 """
 
 import logging
@@ -21,21 +20,21 @@ DEPTH_MAX = 6
 KNOWN_SECRETS_MAX = 10_000
 SECRET_CHARS_MIN = 6
 MASKED_CHARS_MAX = 16 * 1024
-"""So much of a text is looked through for secrets and kept: masking takes the event loop, and a text may have 1 MB."""
+"""Characters of a text that are searched for secrets and kept: masking blocks the event loop; a text may have 1 MB."""
 
 _SECRET_NAME = re.compile(
     r"(?:^|[_\-.])(?:password|passwd|pwd|secret|secrets|api[_-]?key|authorization|cookie|credential|credentials|private[_-]?key"
     r"|signature|access[_-]?token|refresh[_-]?token|bearer)(?:$|[_\-.])",
     re.IGNORECASE,
 )
-_URL_USER = r"(?P<head>[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]*:)"  # a scheme without a bound would cost the square
+_URL_USER = r"(?P<head>[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]*:)"  # without a bound, quadratic time
 _URL_PASSWORD = re.compile(_URL_USER + r"[^\s/]*(?=@)")
 _URL_PASSWORD_CUT = re.compile(_URL_USER + r"[^\s/]*\Z")
 _SECRET_SHAPE = re.compile(r"whsec_[A-Za-z0-9+/=_-]+|tw_[A-Za-z0-9_-]{16,}|(?i:bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
 _DSN_NAME = r"(?i)(?P<head>\b(?:password|passwd|pwd)\s*=\s*)"
 _DSN_PASSWORD = re.compile(_DSN_NAME + r"(?:'(?:[^'\\]|\\.)*'|[^\s&;,'\"]+)")
 _DSN_PASSWORD_CUT = re.compile(_DSN_NAME + r"'(?:[^'\\]|\\.)*\\?\Z")
-_SHAPE_CHARS = 64  # more than what the shape of a secret needs at its beginning
+_SHAPE_CHARS = 64  # more than the beginning of a secret's shape
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _known: set[str] = set()
 
@@ -43,22 +42,22 @@ Event = MutableMapping[str, Any]
 
 
 def know_secret(value: str) -> None:
-    """Mask ``value`` from now on, in each of its spellings; one that is shorter than six characters is ignored."""
+    """Mask ``value`` from now on, in all its spellings; ignore it if it is shorter than six characters."""
     if len(value) >= SECRET_CHARS_MIN and value not in _known and len(_known) < KNOWN_SECRETS_MAX:
         _known.update(spellings(value))
 
 
 def forget_secrets() -> None:
-    """Forget what ``know_secret`` was told; for tests and after a rotation."""
+    """Forget all secrets of ``know_secret``; for tests and after a rotation."""
     _known.clear()
 
 
 def without_secrets(text: str) -> str:
-    """Return ``text`` with every secret masked that is known here or has a secret's shape.
+    """Return ``text`` with every known secret, and everything in a secret's shape, masked.
 
-    What a user's function raised is kept and shown; its words may hold what the function was given. Mask before
-    cutting, so that no secret is cut in half. A text beyond ``MASKED_CHARS_MAX`` is cut here, and what may be the
-    beginning of a secret is left out at its end.
+    Errors of users' functions are kept and shown; their texts may contain the function's input. Mask before cutting, so
+    that no secret is cut in half. A text beyond ``MASKED_CHARS_MAX`` is cut here, without a possible beginning of a
+    secret at its end.
     """
     return _masked(mask_secrets(text, _known)) if len(text) <= MASKED_CHARS_MAX else _cut(text)
 
@@ -70,10 +69,10 @@ def _masked(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return the beginning of a long text without secrets, nor a part of one that the cut goes through.
+    """Return the beginning of a long text, without secrets or parts of a secret at the cut.
 
-    A known secret that begins before the cut is whole in what is looked through, escaped or not. A password that has
-    no end before the cut ends there.
+    The searched part contains every known secret that begins before the cut as a whole, escaped or not. A password
+    without an end before the cut ends there.
     """
     longest = max((len(one.encode("utf-8", "surrogatepass")) for one in _known), default=0)
     looked_through = text[: MASKED_CHARS_MAX + GROWTH_MAX * longest]
@@ -84,13 +83,13 @@ def _cut(text: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """Return ``text`` without secrets and at most 4,000 characters long."""
+    """Return ``text`` without secrets, cut to 4,000 characters."""
     text = without_secrets(text)
     return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"
 
 
 def redact(value: Any, depth: int = 0) -> Any:
-    """Return a value of an event without secrets, at most six levels deep."""
+    """Return an event's value without secrets, at most six levels deep."""
     if isinstance(value, bool | int | float) or value is None:
         return value
     if depth >= DEPTH_MAX:
@@ -116,7 +115,7 @@ def redact_event(_logger: Any, _method: str, event: Event) -> Event:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` with every control character and line separator written out."""
+    """Return ``text`` with every control character and line separator escaped."""
     return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
@@ -127,14 +126,10 @@ def flatten_event(_logger: Any, _method: str, event: Event) -> Event:
 
 
 def configure_logging(*, json: bool, level: str = "info") -> None:
-    """Set up structlog and the standard library's logging, both to standard error.
-
-    Args:
-        json: One JSON object a line; otherwise lines for people.
-        level: ``debug``, ``info``, ``warning`` or ``error``.
+    """Set up structlog and the standard library's logging on standard error: JSON or a readable line per event.
 
     Raises:
-        ValueError: The level is unknown. Permanent.
+        ValueError: The level is not ``debug``, ``info``, ``warning`` or ``error``. Permanent.
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
@@ -171,9 +166,9 @@ def configure_logging(*, json: bool, level: str = "info") -> None:
 
 
 def log_like_a_library() -> None:
-    """Say warnings and errors on standard error, where the program has not set up structlog itself.
+    """Log warnings and errors to standard error, unless the program has set up structlog itself.
 
-    A program that imports us owns its standard output; structlog's own default would print there.
+    structlog's own default would print to standard output, which belongs to the importing program.
     """
     if not structlog.is_configured():
         structlog.configure(

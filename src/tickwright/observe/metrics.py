@@ -1,4 +1,4 @@
-"""Prometheus metrics: read from plain counters when somebody scrapes, so a job pays nothing for them.
+"""Prometheus metrics: read from plain counters at scrape time, so jobs pay nothing for them.
 
 Each plugin specifies its metrics; together they are the contract (a test compares ``docs/metrics.md``): names do not
 change meaning, units are base units, labels are few and bounded. A source returns samples of what it counts.
@@ -32,12 +32,12 @@ LATENESS_BUCKETS_S = (
     600.0,
     3600.0,
 )
-"""The upper bounds of the buckets in which jobs count how late they start."""
+"""Upper bounds of the buckets of jobs' start lateness."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One line of the contract."""
+    """One metric of the contract."""
 
     name: str
     kind: Kind
@@ -78,11 +78,11 @@ class TickwrightCollector(Collector):
         self._specs = {spec.name: spec for spec in specs}
 
     def add(self, source: Source) -> None:
-        """Read one more source."""
+        """Add a source."""
         self._sources.append(source)
 
     def describe(self) -> list[Metric]:
-        """Spare the registry a scrape at registration."""
+        """Return nothing, which spares the registry a scrape at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -119,12 +119,7 @@ def _add(family: Any, sample: Sample) -> None:
 
 
 class MetricsPage:
-    """Renders ``/metrics``: refreshes what needs a question to the database, then reads everything.
-
-    Args:
-        collector: Reads the process.
-        refresh: Called before each page; bounded in time by whoever gives it.
-    """
+    """Renders ``/metrics``: calls each ``refresh``, which must limit its own time, then reads everything."""
 
     def __init__(self, collector: TickwrightCollector, *refresh: Callable[[], Awaitable[None]]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)

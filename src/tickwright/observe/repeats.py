@@ -1,8 +1,8 @@
-"""Keeps a warning that comes round and round from flooding the log.
+"""Keeps repeated warnings from flooding the log.
 
-While the database is away, every loop says so with each try and every request ends the same way. The first
-line says what an operator needs; after that one line in ten seconds says how often it came again. Events that
-stand for one thing each, such as a lost lease, are never held back.
+While the database is unavailable, every loop warns at each try, and every request fails in the same way. The first line
+has what an operator needs. After that, one line in ten seconds counts the repetitions. Events for a single thing, such
+as a lost lease, are always logged.
 """
 
 import logging
@@ -41,26 +41,21 @@ REPEATED = frozenset(
         "rounds.failed",
     }
 )
-"""What loops log with every try that fails, handlers with every attempt, and requests whenever a stranger likes."""
+"""Events that loops log at every failed try, handlers at every attempt, and requests as often as they are sent."""
 
 _LIBRARIES = ("asyncpg", "uvicorn")
 _WHICH = ("lease", "channel", "kind", "code", "shard", "caller", "task_type")
 
 
 class Repeats:
-    """Decides which line is said, and for how many it stands.
-
-    Args:
-        every_s: At most one line of a kind in this time, in seconds.
-        clock: Monotonic seconds.
-    """
+    """Decides which lines are logged, and how many each represents: one line of a kind in ``every_s`` seconds."""
 
     def __init__(self, *, every_s: float = EVERY_S, clock: Callable[[], float] = monotonic) -> None:
         self._every_s, self._clock = every_s, clock
         self._said: dict[Hashable, tuple[float, int]] = {}
 
     def times(self, key: Hashable) -> int:
-        """Return for how many lines one more of ``key`` stands; 0 is not said."""
+        """Return how many lines the next one of ``key`` represents; 0: do not log it."""
         now = self._clock()
         said_s, held_back = self._said.get(key, (float("-inf"), 0))
         if now - said_s < self._every_s:
@@ -72,7 +67,7 @@ class Repeats:
         return held_back + 1
 
     def __call__(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Processor of structlog: drop what was said a moment ago, count what was dropped."""
+        """Processor of structlog: drop what was just logged, and count what was dropped."""
         name = event.get("event")
         if name not in REPEATED:
             return event
@@ -87,8 +82,8 @@ class Repeats:
 class DriverRepeats(logging.Filter):
     """The same for warnings of libraries.
 
-    The driver's bring a stack of its insides with every failed connection, the server's come with every request that
-    is not HTTP, so that a client without a key could fill the disk of a log.
+    The driver's warnings have a stack trace at every failed connection. The server's come with every request that is
+    not HTTP, so a client without a key could fill the disk.
     """
 
     def __init__(self, repeats: Repeats) -> None:
@@ -96,7 +91,7 @@ class DriverRepeats(logging.Filter):
         self._repeats = repeats
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say a kind of warning once in a while, with the error in the line."""
+        """Log each kind of warning once in a while, with the error in the line."""
         if not record.name.startswith(_LIBRARIES) or record.levelno > logging.WARNING:
             return True
         times = self._repeats.times((record.name, record.msg))

@@ -1,11 +1,11 @@
-"""Traces: one line from whoever asked, through the job and the outbox, to whoever receives it.
+"""Traces: connect a caller, its job, its outbox messages and their receiver.
 
-Two things with two prices. *Passing on*: the ``traceparent`` that a caller brought goes along with its job, its
-callback and its messages, whether or not anybody here records a thing. *Recording*: spans are made when a process was
-told to (``record_with``); else every function here is a look at one name. Names are OpenTelemetry's for messaging:
-``create`` and ``send`` are a producer's, ``process`` is a consumer's.
+There are two parts. *Propagation*: the ``traceparent`` of a caller is passed to its job, callback and messages, even if
+no process records. *Recording*: spans are made in a process that called ``record_with``; otherwise each function here
+only reads one variable. Names follow OpenTelemetry for messaging: a producer has ``create`` and ``send``, a consumer
+``process``.
 
-Nothing of a payload, a result or an error's words is ever put into a span: it leaves for somebody else's database.
+A span never contains parts of a payload, a result or an error's text, because it goes to another system.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ _DESTINATION_CHARS_MAX = 200
 
 
 class _Recorder:
-    """Who makes the spans of this process; one for all that is opened in it."""
+    """The tracer of this process, which all parts share."""
 
     tracer: Tracer | None = None
 
@@ -38,35 +38,35 @@ _recorder = _Recorder()
 
 
 def record_with(tracer: Tracer | None) -> None:
-    """Make spans with ``tracer`` from now on; ``None``: make none."""
+    """Make spans with ``tracer`` from now on; none with ``None``."""
     _recorder.tracer = tracer
 
 
 def recording() -> bool:
-    """Whether spans are made here."""
+    """Return whether this process makes spans."""
     return _recorder.tracer is not None
 
 
 def current() -> str | None:
-    """Return the ``traceparent`` of the code that runs: of our span, or of the program's own."""
+    """Return the ``traceparent`` of the running code, of our span or of the program's own."""
     here = trace.get_current_span()
     return None if here is NO_SPAN else traceparent_of_span(here)
 
 
 def traceparent_of_span(span: Span) -> str | None:
-    """Return the ``traceparent`` that points to ``span``; ``None`` for one that belongs to no trace."""
+    """Return the ``traceparent`` for ``span``; ``None`` if it belongs to no trace."""
     here = span.get_span_context()
     return f"00-{here.trace_id:032x}-{here.span_id:016x}-{here.trace_flags:02x}" if here.is_valid else None
 
 
 def leave() -> None:
-    """Let this task belong to no trace, whichever one it was started in: for a loop that works for many."""
+    """Detach this task from any trace, for a loop that works for many callers."""
     contexts.attach(Context())
 
 
 @contextmanager
 def continued(traceparent: str | None) -> Iterator[None]:
-    """Run the block as a part of the caller's trace; as it is, where there is none or it is malformed."""
+    """Run the block as a part of the caller's trace; change nothing if ``traceparent`` is missing or malformed."""
     parent = read_traceparent(traceparent)
     if parent is None:
         yield
@@ -79,16 +79,16 @@ def continued(traceparent: str | None) -> Iterator[None]:
 
 
 def start(operation: Operation, destination: str, parent: str | None, facts: Mapping[str, Fact]) -> Span:
-    """Return a span, a part of the trace of ``parent`` or the first of its own; the caller ends it.
+    """Return a span in the trace of ``parent``, or in a new trace; the caller ends it.
 
-    It is not the current span of anything: for several messages that leave together.
+    It does not become the current span, so several messages that are sent together can each have one.
     """
     return _start(operation, destination, _context_of(parent), facts)
 
 
 @contextmanager
 def working(operation: Operation, destination: str, facts: Mapping[str, Fact] | None = None) -> Iterator[Span]:
-    """Run the block inside a span that belongs to the trace of the code around it; without recording, just run it."""
+    """Run the block in a span of the current trace; without recording, only run it."""
     if _recorder.tracer is None:
         yield NO_SPAN
         return
@@ -98,9 +98,9 @@ def working(operation: Operation, destination: str, facts: Mapping[str, Fact] | 
 
 @contextmanager
 def attempting(destination: str, parent: str | None, facts: Mapping[str, Fact]) -> Iterator[Span]:
-    """Run the block as one attempt of what ``parent`` asked for, in its trace or in one of its own.
+    """Run the block as one attempt of a request with ``parent``, in its trace or in a new one.
 
-    Without recording the block still belongs to the trace of ``parent``, so that what it asks for does.
+    Without recording the block still belongs to the trace of ``parent``, so its own requests do too.
     """
     if _recorder.tracer is None:
         with continued(parent):
@@ -117,7 +117,7 @@ def fail(span: Span, code: str) -> None:
 
 
 def shown(destination: str) -> str:
-    """Return a destination as spans may show it: of a URL no more than scheme and host, so no secret and few names."""
+    """Return a destination for a span: of a URL only scheme and host, which hides secrets and bounds the names."""
     scheme, separator, rest = destination.partition("://")
     if not separator:
         return destination[:_DESTINATION_CHARS_MAX]

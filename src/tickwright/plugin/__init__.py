@@ -1,9 +1,9 @@
-"""The contract between the product and what it is made of: README.md describes a plugin, its order and its limits.
+"""The contract between the product and its parts. README.md describes a plugin, its order and its limits.
 
-A plugin is one object that says what the product needs to know of a capability, a transport or another part: the
-settings it reads, what it provides, what it registers, the services and routes it adds. ``process`` loops over plugins
-and knows none by name. Adding one means a folder with a ``plugin.py`` and one line in ``process.plugins``, or an
-installed package with the entry point ``tickwright.capabilities``.
+A plugin is one object that declares what the product needs to know of a capability, a transport or another part: its
+settings, what it provides and registers, its services and routes. ``process`` loops over plugins and knows none by
+name. To add one, add a folder with a ``plugin.py`` and one line in ``process.plugins``, or install a package with the
+entry point ``tickwright.capabilities``.
 """
 
 from tickwright.plugin.context import Context, Ports

@@ -1,7 +1,7 @@
-"""What a plugin builds from: the settings and the database of one process, and what other plugins provide by type.
+"""What a plugin builds from: settings and database of one process, and the ports of other plugins, by type.
 
-Dependencies are found by the type of their port, so a capability asks for an ``ObjectStore`` and never learns which
-transport gives one. Everything that is opened here is closed with the context, in the reverse order.
+A capability asks for a port such as ``ObjectStore`` and does not know which transport provides it. The context closes
+everything that it opened, in reverse order.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 class Ports:
-    """Values by their type. Each is made once, when it is first needed, and may then ask for other ones.
+    """Values by type. Each is made once, when first needed, and may ask for others.
 
-    Of several offers for one type the first one counts, so a transport that is configured comes before a default.
+    Of several offers for one type the first counts, so a configured transport comes before a default.
     """
 
     def __init__(self) -> None:
@@ -32,19 +32,19 @@ class Ports:
         self._stack = AsyncExitStack()
 
     def put(self, kind: type[T], value: T) -> T:
-        """Provide a value that exists already."""
+        """Provide an existing value."""
         self._values[kind] = value
         return value
 
     def offer(self, kind: type[T], make: Callable[[], T]) -> None:
-        """Provide what ``make`` returns. It does no I/O: what is connected to is connected by the first call."""
+        """Provide the result of ``make``, which does no I/O: the first call of the value connects."""
         self._makers.setdefault(kind, make)
 
     def get(self, kind: type[T]) -> T:
         """Return the value of this type.
 
         Raises:
-            LookupError: Nothing provides it: a mistake in the order of plugins. Permanent.
+            LookupError: No plugin provides it: a mistake in the order of plugins. Permanent.
         """
         found = self.find(kind)
         if found is None:
@@ -52,14 +52,14 @@ class Ports:
         return found
 
     def find(self, kind: type[T]) -> T | None:
-        """Return the same; ``None`` where nothing provides it."""
+        """Return the value of this type; ``None`` if no plugin provides it."""
         if kind not in self._values and kind in self._makers:
             self._values[kind] = self._makers[kind]()
         found: T | None = self._values.get(kind)
         return found
 
     def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Call ``close`` when the process ends; the last one that was added is called first."""
+        """Call ``close`` when the process ends; the last added is called first."""
         self._stack.push_async_callback(close)
 
     async def aclose(self) -> None:
@@ -69,7 +69,7 @@ class Ports:
 
 @dataclass(slots=True)
 class Context:
-    """One process, as its plugins see it.
+    """One process, for its plugins.
 
     Attributes:
         settings: Of the process; ``settings.part(JobSettings)`` gives those of one plugin.
@@ -82,7 +82,7 @@ class Context:
         callers: What the API of the process answers from, where ``roles`` are built.
         facts: What the process says of itself with each heartbeat, by name; a function is called for its value.
         services: Run by the process, started in this order.
-        leased: Loops that one process at a time runs; started behind ``services``.
+        leased: Loops that one process at a time runs; started after ``services``.
         retention: Rules of the lease ``upkeep``, which one process at a time applies.
         sources: Of metrics, and of the counters in the heartbeat.
     """
@@ -114,7 +114,7 @@ class Context:
         self.leased += loops
 
     def retain(self, *rules: Retention) -> None:
-        """Add rules of what is deleted when it is old."""
+        """Add retention rules."""
         self.retention += rules
 
     def count(self, *sources: Source) -> None:

@@ -3,13 +3,13 @@
 A process calls a plugin in this order; each step is optional:
 
 1. ``settings`` are read from the environment, ``config_tables`` from the TOML file.
-2. :meth:`Plugin.provide` offers values to other plugins, by type. Nothing is opened yet.
+2. :meth:`Plugin.provide` offers values to other plugins, by type. It opens nothing.
 3. :meth:`Plugin.declare` writes what the program and the TOML file declare into rows.
-4. :meth:`Plugin.reclaim` gives what releases the work of a lost session.
+4. :meth:`Plugin.reclaim` returns functions that release the work of a lost session.
 5. :meth:`Plugin.start` adds services, loops under a lease and sources of metrics, for the roles of the process.
-6. :meth:`Plugin.routes` gives the REST routes, where the process serves the API.
+6. :meth:`Plugin.routes` returns the REST routes, if the process serves the API.
 
-Modules that define a plugin import little, so that the command line stays quick: methods import what they build.
+Modules that define a plugin import little, so that the command line starts fast: methods import what they build.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
     from tickwright.rest.gate import Gate
 
 PROGRAM = Caller("python", Role.ADMIN)
-"""The actor in the audit trail of what a program declares."""
+"""The audit trail's actor for a program's declarations."""
 CONFIG_FILE = Caller("config", Role.ADMIN)
-"""The same for the TOML file."""
+"""The audit trail's actor for the TOML file."""
 
 ReadTable = Callable[..., Any]
-"""``read(name, table, problems, *, where)``: notes every mistake of a table in ``problems``."""
+"""``read(name, table, problems, *, where)``: adds every mistake of a table to ``problems``."""
 
 
 FastRoute = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
-"""An ASGI application behind the check of the caller's key."""
+"""An ASGI application, called after the check of the caller's key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """A place outside PostgreSQL that belongs to one installation: a prefix of queues, topics, keys or objects.
+    """A place outside PostgreSQL that one installation owns: a prefix of queues, topics, keys or objects.
 
     Attributes:
         place: Such as ``RabbitMQ``.
-        roles: That use it.
+        roles: Roles that use it.
         prefix: The value of ``setting``.
-        setting: The variable that an operator changes when the place belongs to another installation.
-        mark: What an operator deletes when that installation is gone.
-        claim: Takes the name of this installation, returns the name of the owner.
-        is_shared: Whether another owner is only reported: two programs of one user share a default folder.
-        asks_twice: Whether two installations that claim at once are told apart only by a second question.
+        setting: The variable to change when the place belongs to another installation.
+        mark: What to delete when that installation is gone.
+        claim: Called with the name of this installation; returns the name of the owner.
+        is_shared: Only report another owner: two programs of one user share a default folder.
+        asks_twice: Only a second call tells apart two installations that claim at once.
     """
 
     place: str
@@ -69,7 +69,7 @@ class Ownership:
 
 
 class Plugin:
-    """A capability, a transport or another part of the product. Subclasses override what they have.
+    """A capability, a transport or another part of the product. Subclasses override what they need.
 
     Attributes:
         name: Unique, such as ``jobs``.
@@ -85,11 +85,11 @@ class Plugin:
     lease_purposes: ClassVar[Mapping[str, str]] = {}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return what checks a table ``[kind.NAME]`` of the TOML file, by kind."""
+        """Return the checks of tables ``[kind.NAME]`` of the TOML file, by kind."""
         return {}
 
     def is_idle(self, role: str, registrations: Registrations) -> bool:
-        """Whether ``role`` would do nothing in a process of this program."""
+        """Return whether ``role`` would do nothing in a process of this program."""
         return False
 
     def provide(self, context: "Context") -> None:
@@ -104,26 +104,26 @@ class Plugin:
         """
 
     def reclaim(self, context: "Context") -> Sequence["Reclaim"]:
-        """Return what releases the work of a session that was lost."""
+        """Return functions that release the work of a lost session."""
         return ()
 
     async def start(self, context: "Context") -> None:
         """Add services, loops and sources for the roles of the process.
 
         Raises:
-            TickwrightError: The process cannot have a role that it was started for.
+            TickwrightError: The process cannot take a role that it was started for.
         """
 
     def brokers(self, context: "Context") -> Sequence["Broker"]:
-        """Return brokers that deliver messages, for the schemes of their destinations."""
+        """Return brokers, for the schemes of their destinations."""
         return ()
 
     def target_checks(self, settings: Settings) -> Mapping[str, Callable[[str], None]]:
-        """Return what refuses a target when it is configured, by scheme. No I/O."""
+        """Return checks that refuse a target at configuration, by scheme. No I/O."""
         return {}
 
     def reserved_prefixes(self, settings: Settings) -> Sequence[str]:
-        """Return prefixes of exchanges and topics that only the product itself publishes to."""
+        """Return prefixes of exchanges and topics that only the product publishes to."""
         return ()
 
     def ownerships(self, context: "Context") -> Sequence[Ownership]:
@@ -135,7 +135,7 @@ class Plugin:
         return ()
 
     def alert_rules(self) -> Sequence["AlertRule"]:
-        """Return the alert rules of this part, which one process at a time evaluates for all."""
+        """Return the alert rules of this part; one process at a time evaluates them for all."""
         return ()
 
     def routes(self, context: "Context", gate: "Gate") -> Sequence["APIRouter"]:
@@ -143,7 +143,7 @@ class Plugin:
         return ()
 
     def fast_routes(self, context: "Context", gate: "Gate") -> Mapping[str, FastRoute]:
-        """Return what answers ``POST`` at a path without the framework; the same path is also among ``routes``."""
+        """Return handlers of ``POST`` by path, without the framework; ``routes`` contains the same paths."""
         return {}
 
     def schemas(self) -> Sequence[Any]:

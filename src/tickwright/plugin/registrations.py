@@ -1,4 +1,4 @@
-"""What a user's program registers with the decorators of the app object, as one value."""
+"""Registrations of a user's program, made with the decorators of the app object."""
 
 from typing import Any, TypeVar
 
@@ -6,11 +6,7 @@ R = TypeVar("R")
 
 
 class Registrations:
-    """One registry per kind, such as ``HandlerRegistry``; a registry is made when it is first used.
-
-    Args:
-        registries: Those that are filled already.
-    """
+    """One registry per kind, such as ``HandlerRegistry``, made on first use."""
 
     def __init__(self, *registries: Any) -> None:
         self._registries = {type(one): one for one in registries}

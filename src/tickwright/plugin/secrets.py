@@ -1,4 +1,4 @@
-"""The secrets that the operator of a process declared, each with the hosts that it may be sent to.
+"""Secrets that the operator of a process declared, each with the hosts that may receive it.
 
 ::
 
@@ -8,7 +8,7 @@
     TICKWRIGHT_SECRETS_DIR=/run/secrets         ${file:tnm_token} is /run/secrets/tnm_token,
                                                 and /run/secrets/tnm_token.hosts names its hosts
 
-Trusts nobody who writes a document: nothing else of the environment and no other file is read for a reference.
+Authors of documents are not trusted: a reference reads no other part of the environment and no other file.
 """
 
 import os
@@ -23,7 +23,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import Destination, HostRule, parse_hosts
 from tickwright.domain.secrets import Secrets
 
-SECRET = "TICKWRIGHT_SECRET_"  # noqa: S105  the beginning of variables' names
+SECRET = "TICKWRIGHT_SECRET_"  # noqa: S105  a prefix of variable names
 HOSTS = "TICKWRIGHT_SECRET_HOSTS_"
 FILE = "file:"
 HOSTS_SUFFIX = ".hosts"
@@ -31,15 +31,10 @@ SECRET_BYTES_MAX = 65_536
 
 
 class DeclaredSecrets:
-    """Finds secrets, and hands them out for the hosts that they are bound to.
-
-    Args:
-        environment: Of the process.
-        folder: ``TICKWRIGHT_SECRETS_DIR``.
-        allow: Addresses that may be reached without TLS.
+    """Finds secrets, and returns them for the hosts that they are bound to; addresses in ``allow`` need no TLS.
 
     Invariants:
-        SEC-1: a secret is handed out only for destinations that its own list of hosts covers, all of them.
+        SEC-1: a secret is returned only for destinations that its own list of hosts covers, all of them.
         SEC-2: a reference reads ``TICKWRIGHT_SECRET_*`` and regular files inside the folder, and nothing else.
     """
 
@@ -51,8 +46,8 @@ class DeclaredSecrets:
     def bound_to(self, destinations: Sequence[Destination]) -> Secrets:
         """Return the secrets that may go to every one of ``destinations``.
 
-        The answer raises ``Rejected``: ``secret_not_declared``, ``secret_host_not_allowed``, ``invalid_secret_hosts``,
-        ``secret_unreadable``. Retry once the operator has declared it.
+        The returned function raises ``Rejected``: ``secret_not_declared``, ``secret_host_not_allowed``,
+        ``invalid_secret_hosts``, ``secret_unreadable``. Retry after the operator has declared the secret.
         """
 
         def find(name: str) -> str:
@@ -88,7 +83,7 @@ class DeclaredSecrets:
         return _read(self._folder, short), _read(self._folder, short + HOSTS_SUFFIX), remedy
 
     def values(self) -> list[str]:
-        """Return every secret that is declared, to be masked wherever it appears."""
+        """Return every declared secret, for masking."""
         named = [name for name in self._environment if name.startswith(SECRET) and not name.startswith(HOSTS)]
         found = [self._environment[name] for name in named]
         with suppress(OSError, Rejected):
@@ -98,7 +93,7 @@ class DeclaredSecrets:
         return found
 
     def problems(self) -> list[str]:
-        """Return what is wrong with what is declared, without a value: for the doctor."""
+        """Return problems of the declarations, without any value, for the doctor."""
         found = []
         for name in sorted(self._environment):
             if name.startswith(SECRET) and not name.startswith(HOSTS):
@@ -129,9 +124,9 @@ def _problem(name: str, where: str, find: Callable[[str], str | None]) -> list[s
 
 
 def _read(folder: Path, name: str) -> str | None:
-    """Return a file's text without the line's end; ``None`` where there is none.
+    """Return a file's text without the final line end; ``None`` if there is no file.
 
-    A link is followed inside the folder only, as a mounted Kubernetes secret has them.
+    A link is followed only inside the folder, as in a mounted Kubernetes secret.
     """
     root = folder.resolve()
     path = (root / name).resolve()

@@ -1,8 +1,8 @@
-"""What a process is told from outside: the environment, read once, every mistake named at once.
+"""Settings of a process: the environment, read once, with every mistake reported at once.
 
-The names are the public contract. Nothing else in the package reads the environment, and nothing
-here is ever printed with a password in it. :class:`Settings` has what every process needs; each plugin adds a
-:class:`SettingsPart` of its own, which ``Settings.part`` gives.
+The names are the public contract. No other module reads the environment, and this one prints no password.
+:class:`Settings` has what every process needs; each plugin adds a :class:`SettingsPart`, which ``Settings.part``
+returns.
 """
 
 import os
@@ -30,7 +30,7 @@ P = TypeVar("P", bound="SettingsPart")
 
 
 def text(parse: Callable[[str], object], *, keep: bool = False) -> BeforeValidator:
-    """Read a text by ``parse``; ``keep`` only checks it. Our own errors become pydantic's, so that all are reported."""
+    """Parse a text with ``parse``; with ``keep`` only check it. Our errors become pydantic's, so all are reported."""
 
     def read(value: object) -> object:
         if not isinstance(value, str):
@@ -57,22 +57,17 @@ def _default_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """An address to listen at, written ``HOST:PORT``.
-
-    Attributes:
-        host: Name or address, without brackets.
-        port: 0 for any free port.
-    """
+    """An address to listen at, written ``HOST:PORT``; the host without brackets, port 0 for any free port."""
 
     host: str = "127.0.0.1"
     port: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "Bind":
-        """Return the address that ``text`` names; ``:8420`` and ``8420`` listen on loopback only.
+        """Return the address in ``text``; ``:8420`` and ``8420`` listen only on loopback.
 
         Raises:
-            ValueError: It is none. Permanent.
+            ValueError: It is not an address. Permanent.
         """
         host, _, port = text.rpartition(":")
         if not port.isdigit() or int(port) > 65535:
@@ -89,7 +84,7 @@ _TAKEN_STEPS = frozenset({"v1", "healthz", "readyz", "metrics", "assets"})
 
 
 def _check_prefix(text: str) -> None:
-    if not text:  # the default, which is checked like any other
+    if not text:  # the default is checked too
         return
     sound = len(text) <= _PREFIX_CHARS_MAX and _PREFIX_STEPS.fullmatch(text)
     if not sound or text.split("/")[1] in _TAKEN_STEPS:
@@ -102,54 +97,54 @@ BindAddress = Annotated[Bind, NoDecode, text(Bind.parse)]
 
 
 class SettingsPart(BaseSettings):
-    """Variables of the environment that belong together. Durations are written with their unit: ``30s``."""
+    """Environment variables that belong together. Durations have a unit: ``30s``."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="forbid")
 
     def contradictions(self) -> list[str]:
-        """Return a line for each contradiction between values, beginning with the variable to change."""
+        """Return a line for each contradiction between values; each begins with the variable to change."""
         return []
 
 
 class Settings(SettingsPart):
-    """What every process reads.
+    """Settings of every process.
 
     Attributes:
-        database_url: ``postgresql://…``, of several servers with commas the one that takes writes; without it the
+        database_url: ``postgresql://…``; of several servers with commas, the one that takes writes. Without it the
             embedded PostgreSQL in ``home`` is used.
-        direct_database_url: For LISTEN and migrations, where ``database_url`` goes through PgBouncer.
-        home: Where the embedded PostgreSQL and the key of ``tickwright up`` live: ``~/.tickwright``, and for root
-            ``/var/lib/tickwright``, because PostgreSQL may have to run as somebody who cannot enter root's home.
+        direct_database_url: For LISTEN and migrations, if ``database_url`` goes through PgBouncer.
+        home: Folder of the embedded PostgreSQL and of the key of ``tickwright up``: ``~/.tickwright``, and for root
+            ``/var/lib/tickwright``, because PostgreSQL may have to run as a user without access to root's home.
         amqp_prefix: Of our exchanges and queues; two installations on one RabbitMQ need two.
         config: A TOML file, see :mod:`tickwright.process.configfile`.
         app: ``MODULE:APP``, the program whose handlers a worker runs.
-        api_bind: Where the API listens.
-        path_prefix: Under which browsers see the API and the page, such as ``/tickwright``; requests with and without
+        api_bind: Address of the API.
+        path_prefix: Prefix of the API and the dashboard in browsers, such as ``/tickwright``. Requests with and without
             it are answered, so the proxy in front may strip it.
-        allowed_hosts: Names under which the API and the probes may be asked for, besides addresses, names without a dot
-            and this machine's own.
-        proxies: Networks of reverse proxies, whose connections have no cap per address.
+        allowed_hosts: Accepted host names of the API and the probes, besides addresses, names without a dot and this
+            machine's own.
+        proxies: Networks of reverse proxies, whose connections have no limit per address.
         http_connections_max: Of the API's listener, 16 to 100,000; fewer where the process may open fewer files.
         http_connections_per_address: Of one client address there, 16 to 100,000.
-        payloads_from: The lowest role that sees payloads, results and other data of users: ``viewer``, ``operator``
-            or ``admin``.
-        metrics_bind: Where every role serves ``/healthz``, ``/readyz`` and ``/metrics``.
-        api_url: The CLI goes through this API instead of the database.
-        api_key: The key that the CLI shows there.
-        secrets_dir: Folder of the files that ``${file:NAME}`` may name; each has its hosts in ``NAME.hosts``. Secrets
-            in the environment are ``TICKWRIGHT_SECRET_NAME`` with ``TICKWRIGHT_SECRET_HOSTS_NAME``.
+        payloads_from: The lowest role that sees payloads, results and other user data: ``viewer``, ``operator`` or
+            ``admin``.
+        metrics_bind: Address of ``/healthz``, ``/readyz`` and ``/metrics``, for every role.
+        api_url: The CLI uses this API instead of the database.
+        api_key: The CLI's key for it.
+        secrets_dir: Folder of the files for ``${file:NAME}``; each has its hosts in ``NAME.hosts``. Secrets in the
+            environment are ``TICKWRIGHT_SECRET_NAME`` with ``TICKWRIGHT_SECRET_HOSTS_NAME``.
         allow_targets: CIDRs and hosts' addresses that callbacks may reach besides public ones.
         concurrency: Attempts that one worker runs at once, 1 to 100,000.
         connections_max: Connections of one process to PostgreSQL, 4 to 500.
-        drain: How long the first Ctrl-C or SIGTERM lets running handlers go on.
+        drain: Time for running handlers after the first Ctrl-C or SIGTERM.
         lease: Length of a worker's lease; a crash is noticed after this time. 2 s to 10 s.
         notifications: ``off`` to poll once a second instead of using LISTEN.
-        traces: Whether spans are recorded; where they go say OpenTelemetry's own variables.
+        traces: Whether to record spans; OpenTelemetry's own variables set where they are sent.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
         log_format: ``json`` or ``text``; ``text`` by default on a terminal.
     """
 
-    model_config = SettingsConfigDict(extra="allow")  # those of plugins, as they were given
+    model_config = SettingsConfigDict(extra="allow")  # values for plugins
 
     database_url: DatabaseUrl | None = None
     direct_database_url: DatabaseUrl | None = None
@@ -179,13 +174,13 @@ class Settings(SettingsPart):
     log_format: Annotated[str | None, Field(pattern="^(json|text)$")] = None
 
     def __init__(self, **given: Any) -> None:
-        """Take values by name, those of plugins as well; the environment gives the others."""
+        """Take values by name, including those of plugins; the environment has the others."""
         super().__init__(**given)
 
     _parts: dict[type[SettingsPart], SettingsPart] = PrivateAttr(default_factory=dict)
 
     def part(self, kind: type[P]) -> P:
-        """Return the settings of a plugin, read from the environment and from what this object was given.
+        """Return the settings of a plugin, read from the environment and from this object's own values.
 
         Raises:
             pydantic.ValidationError: A value is wrong; ``load_settings`` has reported it before. Permanent.
@@ -202,7 +197,7 @@ class Settings(SettingsPart):
 
     @property
     def api_listener(self) -> ListenerLimits:
-        """The bounds of the API's listener."""
+        """The limits of the API's listener."""
         return replace(
             self.probes_listener,
             connections=self.http_connections_max,
@@ -211,7 +206,7 @@ class Settings(SettingsPart):
 
     @property
     def probes_listener(self) -> ListenerLimits:
-        """The bounds of the probes' listener, which has few clients."""
+        """The limits of the probes' listener, which has few clients."""
         return replace(PROBES_LIMITS, proxies=parse_networks(self.proxies), hosts=parse_hosts(self.allowed_hosts))
 
     @property
@@ -221,11 +216,11 @@ class Settings(SettingsPart):
 
     @property
     def secrets(self) -> DeclaredSecrets:
-        """What documents may refer to."""
+        """Secrets for references in documents."""
         return DeclaredSecrets(os.environ, self.secrets_dir, self.targets)
 
     def contradictions(self) -> list[str]:
-        """Return what is wrong with values that are each right for themselves."""
+        """Return contradictions between values that are each valid."""
         problems = []
         if self.api_url is not None and self.api_key is None:
             problems.append("TICKWRIGHT_API_KEY: missing; TICKWRIGHT_API_URL needs it (tickwright keys create)")
@@ -237,8 +232,8 @@ class Settings(SettingsPart):
 
 
 def environment_secret(name: str) -> str | None:
-    """Return the variable that the TOML file refers to in a source's address, ``${env:NAME}``.
+    """Return the variable in the TOML file's reference ``${env:NAME}``, in the address of a source.
 
-    The file is written by the operator of the process. Rows never refer to this: see :mod:`tickwright.plugin.secrets`.
+    The operator of the process writes the file. Rows never use this: see :mod:`tickwright.plugin.secrets`.
     """
     return os.environ.get(name)

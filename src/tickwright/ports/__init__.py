@@ -1,1 +1,1 @@
-"""Protocols between the rooms: what a room needs from another, without knowing which one it gets."""
+"""Protocols between rooms: what a room needs from another, without its implementation."""

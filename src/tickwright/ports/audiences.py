@@ -1,4 +1,4 @@
-"""The places of audiences: named databases, and files of the object store."""
+"""Sources of audiences: named databases, and files in the object store."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
@@ -10,7 +10,7 @@ class SourceBook(Protocol):
     """The named databases of this process."""
 
     def get(self, name: str) -> Source:
-        """Return the source of that name; ``Rejected`` (``unknown_source``) where this process has none."""
+        """Return the source ``name``; ``Rejected`` (``unknown_source``) if this process has none."""
         ...
 
 
@@ -22,12 +22,10 @@ class FileFacts(NamedTuple):
 
 
 class AudienceFile(NamedTuple):
-    """An object as a table of a local database.
+    """An object as a ``table`` of a local database.
 
-    Attributes:
-        table: Its name in ``source``.
-        place: A column with each row's place in the order of the key, from 1 on; equal keys have equal places, a row
-            without a key has none. The same in every copy of the same object.
+    The column ``place`` has each row's rank by the key, from 1 on. Equal keys have equal ranks, a row without a key has
+    none. It is the same in every copy of the object.
     """
 
     source: Source
@@ -37,15 +35,13 @@ class AudienceFile(NamedTuple):
 
 
 class AudienceFiles(Protocol):
-    """Objects of the object store, as tables of this process."""
+    """Objects of the object store as tables in this process."""
 
     def open(self, key: str, order: str, expected: FileFacts | None) -> AbstractAsyncContextManager[AudienceFile]:
-        """Fetch the object, unless this process has it, and lend it for the length of the block.
+        """Fetch the CSV or Parquet file ``key``, unless this process has it, and lend it for the block.
 
-        Args:
-            key: A CSV or Parquet file under this key.
-            order: The column that its rows are ordered by.
-            expected: The content that was cut; ``None`` for the one that the store has now.
+        Its rows are ordered by the column ``order``. ``expected`` is the content that was cut into chunks; ``None``
+        accepts the store's current content.
 
         Raises:
             Rejected: ``audience_changed``: its content is not the expected one; ``audience_unreadable``,

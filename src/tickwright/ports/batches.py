@@ -1,7 +1,7 @@
-"""A kind of batch, as executions see it: a plan in chunks, the work on a chunk, and its result.
+"""A kind of batch for executions: a plan in chunks, the work on a chunk, and its result.
 
-Claims, fences, checkpoints and release are in ``capabilities.batches`` and the same for every kind; a kind of batch is
-an implementation of :class:`BatchWork`.
+``capabilities.batches`` has claims, fences, checkpoints and release, the same for every kind. A kind of batch
+implements :class:`BatchWork`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,13 +16,12 @@ Dialect = Literal["postgresql", "duckdb", "sqlite"]
 
 
 class Run(NamedTuple):
-    """One execution that is at work, under the version that was newest when it began.
+    """A running execution, with the version that was newest when it began.
 
     Attributes:
         kind: ``campaign`` or ``program``.
         slot_at: The occurrence that it is for: the ``now`` of expressions.
-        definition: Of that version; the fields of the kind and the settings of every batch.
-        product_codes: Of that version.
+        definition: Of that version: the fields of the kind and the settings of every batch.
     """
 
     execution_id: int
@@ -55,8 +54,8 @@ class ChunkResult:
 
     Attributes:
         actions: At most one per client; equal ids within a chunk count once.
-        missing: Not selected because a field that decides is not there.
-        skipped: Could not be judged.
+        missing: Clients not selected because a field of the condition is missing.
+        skipped: Clients that could not be judged.
         problems: Up to ten examples of the skipped, ``{"client_id": …, "problem": …}``.
     """
 
@@ -69,7 +68,7 @@ class ChunkResult:
 
 
 class OpenChunk(Protocol):
-    """A claimed chunk, for its work."""
+    """A claimed chunk."""
 
     @property
     def run(self) -> Run:
@@ -83,7 +82,7 @@ class OpenChunk(Protocol):
 
     @property
     def value(self) -> Mapping[str, Any]:
-        """The value that the plan gave it."""
+        """Its value from the plan."""
         ...
 
     @property
@@ -94,8 +93,8 @@ class OpenChunk(Protocol):
     def complete(self, result: ChunkResult) -> AbstractAsyncContextManager[Any]:
         """Open the transaction that completes the chunk, and yield its connection; leaving the block commits it.
 
-        What is written through the connection is committed with the chunk, or not at all. ``Contended``
-        (``chunk_lost``: do not retry) when the claim is lost or the execution has ended: nothing is written.
+        Writes through the connection are committed with the chunk, or not at all. ``Contended`` (``chunk_lost``: do not
+        retry) when the claim is lost or the execution has ended: nothing is written.
         """
         ...
 
@@ -104,26 +103,26 @@ class BatchWork(Protocol):
     """A kind of batch."""
 
     def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
-        """Cut the work into chunks, in their order; at most 1,000,000.
+        """Cut the work into chunks, in order; at most 1,000,000.
 
-        ``Rejected`` ends the execution as ``EXCEPTION_OCCURRED``; ``Unavailable`` is tried again.
+        ``Rejected`` ends the execution as ``EXCEPTION_OCCURRED``; ``Unavailable`` is retried.
         """
         ...
 
     async def work(self, chunk: OpenChunk) -> None:
-        """Do one chunk and complete it, once. Errors as :meth:`plan`; anything else counts as an attempt."""
+        """Do one chunk and complete it, once. Errors as :meth:`plan`; any other error counts as an attempt."""
         ...
 
 
 class SqlFilter(NamedTuple):
-    """A condition in SQL, with ``:name`` where its values are bound. NULL means that a field is missing."""
+    """A condition in SQL, with ``:name`` for bound values. NULL means that a field is missing."""
 
     sql: str
     values: Mapping[str, Any]
 
 
 class Verdict(Enum):
-    """The decision of an expression about one client."""
+    """An expression's decision about one client."""
 
     SELECTED = "selected"
     NOT = "not"
@@ -139,22 +138,15 @@ class Judge(Protocol):
         ...
 
     def sql(self, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
-        """Return the same condition in SQL; ``None`` where that would not be the same in every case.
+        """Return the same condition in SQL; ``None`` if that could differ in some case.
 
-        Args:
-            dialect: Of the source.
-            column: Returns the SQL of a field's column, which has the declared type: ``bigint``, ``double precision``,
-                ``text``, ``boolean``, ``timestamptz``.
-            now: The ``now`` of the expression.
+        ``column`` returns the SQL of a field's column with the declared type: ``bigint``, ``double precision``,
+        ``text``, ``boolean``, ``timestamptz``. ``now`` is the ``now`` of the expression.
         """
         ...
 
     def judge(self, values: Mapping[str, Any], now: datetime) -> Verdict:
-        """Decide about one client.
-
-        Args:
-            values: By field: ``int float str bool datetime`` or ``None``.
-            now: As for :meth:`sql`.
+        """Decide about one client by fields (``int float str bool datetime`` or ``None``); ``now`` as in :meth:`sql`.
 
         Raises:
             Rejected: ``not_judged``: it divides by zero, overflows, reads no time. Permanent for this client.

@@ -1,9 +1,7 @@
-"""How a message leaves us, whatever carries it.
+"""The broker port: delivers messages to one kind of destination.
 
-A broker is one folder under ``brokers/`` and knows one kind of destination. It answers one
-value per message, and there are three of them on purpose: the third, *unknown*, is the one
-that decides whether a system loses or doubles work. A caller that hears *unknown* sends the
-same message id again; a broker never turns *unknown* into one of the others.
+A broker answers one value per message: accepted, refused or *unknown*. *Unknown* decides whether a system loses or
+doubles work. The caller then sends the same message id again; a broker never turns *unknown* into another outcome.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +12,15 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message on its way out.
+    """One outgoing message.
 
     Attributes:
         id: Equal on every attempt (``job_42``, ``out_17``); never contains a dot.
         destination: ``https://…``, ``wss://…``, ``amqp:EXCHANGE/ROUTING_KEY``, ``kafka:TOPIC``, ``pg:TOPIC``.
-        body: The bytes that are sent and, where the destination signs, the bytes that are signed.
-        key: Ordering key where the destination knows one.
-        headers: Sent as they are; names in lower case.
-        content_type: Of ``body``.
-        timeout: Bound of the whole attempt: resolve, connect, send and wait for the answer.
+        body: The bytes that are sent and, where the destination signs, signed.
+        key: Ordering key, for destinations that have one.
+        headers: Sent unchanged; names in lower case.
+        timeout: Of the whole attempt: resolve, connect, send and wait for the answer.
         signing_secrets: ``whsec_…`` secrets, newest first; each one signs (rotation).
     """
 
@@ -39,22 +36,21 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The other side has it, durably where it promises so."""
+    """The receiver has the message, durably where it promises that."""
 
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The other side, or a rule of ours, said no: certain that nothing was taken.
+    """The receiver, or a rule of ours, refused the message: certainly nothing was accepted.
 
     Attributes:
         code: Stable, ``snake_case``: ``http_503``, ``ssrf_blocked``, ``unroutable``, ``tls_expired``.
-        reason: For a person; at most 1,000 characters, printable.
-        final: Trying again cannot help (``ssrf_blocked``, a malformed destination).
-        gone: The endpoint said that it is gone for good (HTTP 410).
-        status: The HTTP status, where there was one.
-        retry_after: What the other side asked for, already capped at one hour.
+        reason: For operators; at most 1,000 characters, printable.
+        final: A retry cannot help (``ssrf_blocked``, a malformed destination).
+        gone: The endpoint reported that it is permanently gone (HTTP 410).
+        retry_after: Wait that the receiver asked for, already capped at one hour.
     """
 
     code: str
@@ -67,7 +63,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell whether it was taken: a timeout, a reset, silence. Send the same id again."""
+    """It is unknown whether the message was accepted: a timeout, a reset, silence. Send the same id again."""
 
     code: str
     reason: str
@@ -77,40 +73,40 @@ Outcome = Accepted | Refused | Unknown
 
 
 class Broker(Protocol):
-    """One way out. Safe for many concurrent calls from one event loop."""
+    """Delivers messages. Safe for many concurrent calls from one event loop."""
 
     @property
     def schemes(self) -> frozenset[str]:
-        """The destination schemes that this broker carries, such as ``{"http", "https"}``."""
+        """The destination schemes of this broker, such as ``{"http", "https"}``."""
         ...
 
     def check(self, destination: str) -> None:
-        """Raise ``Rejected`` when ``destination`` can never be sent to. No I/O."""
+        """Raise ``Rejected`` if ``destination`` can never be delivered to. No I/O."""
         ...
 
     async def publish(self, message: Message) -> Outcome:
-        """Send one message; never raises for anything the other side or the network does."""
+        """Send one message; raises for no failure of the receiver or the network."""
         ...
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
-        """Send several; one outcome per message, in order. Order on the wire only where the broker keeps it."""
+        """Send several; one outcome per message, in order. Some brokers keep the order on the wire."""
         ...
 
     async def ready(self) -> bool:
-        """Whether a publish has a chance now; cheap, bounded by a second."""
+        """Return whether a publish may succeed now; cheap, at most a second."""
         ...
 
     async def aclose(self) -> None:
-        """Release connections. Twice is harmless."""
+        """Release connections. A second call has no effect."""
         ...
 
 
 class Brokers(dict[str, Broker]):
-    """The brokers of one process, by the scheme of their destinations. A destination without a broker waits."""
+    """The brokers of one process, by scheme. Messages to a scheme without a broker wait."""
 
 
 class TargetCheck(Protocol):
-    """Refuses a target that can never be delivered to, or that is reserved, when it is configured. No I/O."""
+    """Refuses, at configuration, a target that is reserved or can never be delivered to. No I/O."""
 
     def __call__(self, target: str) -> None:
         """Raise ``Rejected``: ``invalid_target``, ``destination_reserved``, ``address_not_allowed``. Permanent."""

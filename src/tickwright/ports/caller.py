@@ -1,4 +1,4 @@
-"""Who asks, and what they may do."""
+"""The caller of a request, and its rights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from enum import IntEnum
 from types import MappingProxyType
 
 CALLER = "tickwright.caller"
-"""The entry of a request's scope that has its :class:`Caller`, once that is known."""
+"""The entry of a request's scope with its :class:`Caller`, after authentication."""
 
 
 class Role(IntEnum):
-    """``viewer < operator < admin``; each role may do what the ones below it may."""
+    """``viewer < operator < admin``; each role includes the rights of the lower ones."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -23,19 +23,16 @@ SCOPES: Mapping[str, str] = MappingProxyType({
     "trackers:events": "brings news of trackers that a courier sent",
     "trackers:register": "registers trackers, one or many, and ends them",
 })  # fmt: skip
-"""What a key without a role may do: a scope opens the routes that name it, and no other."""
+"""Rights of a key without a role: a scope opens the routes that name it, and no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The one a request is made for.
+    """The caller for whom a request is made; the audit trail has its ``name``.
 
     Attributes:
-        name: Goes into the audit trail.
-        role: The highest one whose routes are open; ``VIEWER`` and without meaning where there are scopes.
-        key_id: The API key.
-        session_id: Of a browser.
-        scopes: Where there are any, only routes that name one of them are open, whatever the role is.
+        role: The highest role whose routes are open; with scopes always ``VIEWER``, and without meaning.
+        scopes: If any, only routes that name one of them are open, whatever the role.
     """
 
     name: str
@@ -46,5 +43,5 @@ class Caller:
 
     @property
     def rank(self) -> Role:
-        """The role that decides which data of users a response shows: a scoped route is an operator's."""
+        """The role that decides which user data a response shows: scoped routes count as an operator's."""
         return Role.OPERATOR if self.scopes else self.role

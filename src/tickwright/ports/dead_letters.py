@@ -1,4 +1,4 @@
-"""Dead letters that a broker keeps: what is known of them, what operators ask, and what they are answered."""
+"""Dead letters in a broker: their facts, and operators' requests and answers."""
 
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple, Protocol
@@ -9,15 +9,15 @@ from msgspec import Meta
 from tickwright.domain.errors import Rejected
 
 BODY_CHARS_MAX = 65_536
-"""Of a body that is shown."""
+"""Characters of a body that are shown."""
 REQUEUE_MAX = 1000
-"""Messages that go back at a time."""
+"""Messages requeued at a time."""
 
 MessageId = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class DeadMessage(NamedTuple):
-    """A message among the dead letters of a queue; ``key`` is under which it would come back, where it is known."""
+    """A message among the dead letters of a queue; ``key`` is its key after a requeue, if known."""
 
     message_id: str | None
     reason: str
@@ -28,7 +28,7 @@ class DeadMessage(NamedTuple):
 
 
 class Peeked(NamedTuple):
-    """The oldest dead letters of a queue, and how many there are in all."""
+    """The oldest dead letters of a queue, and the number of all."""
 
     messages: list[DeadMessage]
     total: int
@@ -38,23 +38,23 @@ class DeadMessages(Protocol):
     """The dead letters of a queue. Raises ``Unavailable`` when the broker does not answer."""
 
     async def peek(self, limit: int) -> Peeked:
-        """Return the oldest ones, at most 1,000, and leave them where they are."""
+        """Return the oldest ones, at most 1,000, without removing them."""
         ...
 
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
-        """Put them into the queue again, the oldest first, with a fresh count of deliveries; return whose ids."""
+        """Put them into their queue again, oldest first, with a new count of deliveries; return their ids."""
         ...
 
 
 class DeadMessagesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters go back: by the ids of their messages, or ``all``, the oldest first."""
+    """Which dead letters to requeue: those with these message ids, or ``all``, oldest first."""
 
     ids: Annotated[list[MessageId], Meta(min_length=1, max_length=REQUEUE_MAX)] | None = None
     all: bool = False
     limit: Annotated[int, Meta(ge=1, le=REQUEUE_MAX)] = REQUEUE_MAX
 
     def check(self) -> None:
-        """Refuse what does not say which.
+        """Refuse a request with neither ids nor ``all``, or with both.
 
         Raises:
             Rejected: ``empty_filter``. Permanent.
@@ -64,7 +64,7 @@ class DeadMessagesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
 
 
 class DeadMessagesRequeued(msgspec.Struct):
-    """What went back into its queue; ``more`` when the limit may have left some over."""
+    """The messages that were requeued; ``more`` if the limit may have left some out."""
 
     requeued: int
     ids: list[str]

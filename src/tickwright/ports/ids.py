@@ -1,4 +1,4 @@
-"""Where randomness and wall clocks enter; nothing else in the package may ask for them."""
+"""The only source of randomness and wall-clock time in the package."""
 
 import random
 import secrets
@@ -21,28 +21,28 @@ def random_bytes(count: int) -> bytes:
 
 
 monotonic = time.monotonic
-"""The local monotonic clock in seconds; for waiting only, never for promises. Bare, because hot loops ask it."""
+"""The local monotonic clock in seconds; only for waiting, never for promises. Not wrapped: hot loops call it."""
 
 
 class _Wall:
-    """What this process has heard of the database's clock: how far that is ahead of the monotonic one."""
+    """How far the database's clock is ahead of the monotonic one, if known."""
 
     ahead_s: float | None = None
 
 
 def hear_database(now_s: float) -> None:
-    """Note what the database's clock said in an answer that has just come."""
+    """Record the database's time from an answer that has just arrived."""
     _Wall.ahead_s = now_s - monotonic()
 
 
 def unix_seconds() -> int:
-    """Return whole seconds since 1970, where a protocol demands it (webhook timestamps).
+    """Return whole seconds since 1970, for protocols that need them (webhook timestamps).
 
-    By the database's clock, as this process's session last heard of it; one that has heard nothing yet goes by its own.
+    By the database's clock, as this process's session last received it; before that, by the clock of this machine.
     """
     return local_unix_seconds() if _Wall.ahead_s is None else int(_Wall.ahead_s + monotonic())
 
 
 def local_unix_seconds() -> int:
-    """Return the same by the clock of this machine, to compare it."""
+    """Return whole seconds since 1970 by the clock of this machine, for comparison."""
     return int(time.time())

@@ -1,11 +1,11 @@
-"""What a loop of a capability knows of the lease that it works under."""
+"""The lease that a loop of a capability works under."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 
 class HeldLease(Protocol):
-    """The right to be the only one, for now; every write goes through ``transaction``, so it carries the fence."""
+    """A temporary exclusive right; every write goes through ``transaction``, so it carries the fence."""
 
     @property
     def fence(self) -> int:
@@ -13,9 +13,9 @@ class HeldLease(Protocol):
         ...
 
     def holds(self) -> bool:
-        """Whether the lease may be relied on now, by the monotonic clock and with a margin."""
+        """Return whether the lease is valid now, by the monotonic clock and with a margin."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Open a protected transaction; its connection, or ``None`` when the lease is lost."""
+        """Open a protected transaction; yields its connection, or ``None`` when the lease is lost."""
         ...

@@ -1,8 +1,8 @@
-"""How polls reach a log that keeps order and remembers where its writer was: exactly once, or an honest *doubt*.
+"""A log for polls that keeps order and the writer's position: exactly once, or an explicit *doubt*.
 
-A log takes numbered batches. Each goes in whole, together with its number, or not at all; whoever opens the log for
-a shard fences every earlier writer of that shard and hears the number of the last batch that is in. So a writer that
-does not know what became of a batch opens the log again and looks, and never has to guess.
+A log takes numbered batches. Each is stored completely with its number, or not at all. Opening the log for a shard
+fences every earlier writer of that shard and returns the number of the last stored batch. So a writer that does not
+know the outcome of a batch opens the log again and checks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,11 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What goes into the log at once.
+    """Records that are stored together.
 
     Attributes:
-        number: One above the last batch of the shard; its position record says so.
+        number: One above the last batch of the shard, as in its position record.
         fence: Of the lease under which it is published; it rises from writer to writer.
-        topic: Where the records go.
         records: At most 20,000; none for a batch that only moves the position.
     """
 
@@ -36,7 +35,7 @@ class Batch:
 
 
 class Place(NamedTuple):
-    """Where a batch's records stand in one partition."""
+    """Offsets of a batch's records in one partition."""
 
     partition: int
     first_offset: int
@@ -45,11 +44,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The batch and its number are in.
+    """The batch and its number are stored.
 
-    Attributes:
-        places: Where, as far as the log knows; for those who look on, nothing rests on it.
-        partitions: Of the topic; 0 where the log does not say.
+    ``places`` are offsets, as far as known; only for display. ``partitions`` is 0 if the log does not report it.
     """
 
     places: Sequence[Place] = ()
@@ -57,28 +54,24 @@ class Committed:
 
 
 NOWHERE = Committed()
-"""Of a batch of which nobody was told where it stands."""
+"""Result for a batch with unknown offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The batch is certainly not in, and the log may be used on: send the same batch again."""
+    """The batch is certainly not stored, and the log stays usable: send the same batch again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Another writer has opened this shard: stop, and give the lease up."""
+    """Another writer has opened this shard: stop, and release the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Nobody can tell whether the batch is in. Open the log again; its position tells.
-
-    Attributes:
-        stands: Where its records are, should it be in.
-    """
+    """It is unknown whether the batch is stored (if so, at ``stands``). Open the log again; its position shows it."""
 
     reason: str
     stands: Committed = NOWHERE
@@ -88,43 +81,43 @@ Outcome = Committed | Aborted | Fenced | Doubt
 
 
 POSITION_UNREADABLE = "kafka_position_unreadable"
-"""The code of a position that no writer of ours wrote; reconciled, it is written again."""
+"""Error code for a position that no writer of ours wrote; a reconcile writes it again."""
 
 
 class PositionedLog(Protocol):
-    """A log as one writer sees it; used by one task at a time."""
+    """A log for one writer, used by one task at a time."""
 
     async def open(self, shard: int) -> int | None:
-        """Fence every earlier writer of ``shard``; return the number of its last batch, ``None`` where there is none.
+        """Fence every earlier writer of ``shard``; return the number of its last batch, ``None`` if it has none.
 
-        What was open before is thrown away. Any number of times.
+        Discards what was open before. May be called any number of times.
 
         Raises:
-            Rejected: The log is not safe as it is configured; the code says what. Permanent until an operator acts.
+            Rejected: The log's configuration is not safe; the code names the problem. Permanent until an operator acts.
             Unavailable: It does not answer. Retry.
         """
         ...
 
     async def position(self, shard: int) -> int | None:
-        """Return the number of the last batch of ``shard`` as an observer sees it now; fences nobody.
+        """Return the number of the last batch of ``shard``, as an observer sees it; fences no writer.
 
         Raises:
-            Rejected: It may not be read, or is none. Permanent until an operator acts.
+            Rejected: The position may not be read, or is invalid. Permanent until an operator acts.
             Unavailable: It does not answer. Retry.
         """
         ...
 
     async def publish(self, batch: Batch) -> Outcome:
-        """Put one batch in, whole, with its number; never raises for anything the log or the network does."""
+        """Store one batch completely, with its number; raises for no failure of the log or the network."""
         ...
 
     def stands(self, number: int) -> Committed:
-        """Return where a batch stands that was in doubt, and that the position proves since; for those who look on.
+        """Return the offsets of a batch in doubt that the position has confirmed since; only for display.
 
-        Known by whoever was in doubt himself, from the doubt until he closes the log or publishes again.
+        Only the writer that was in doubt knows them, until it closes the log or publishes again.
         """
         ...
 
     async def close(self) -> None:
-        """Throw away what is open. Twice is harmless."""
+        """Discard what is open. A second call has no effect."""
         ...

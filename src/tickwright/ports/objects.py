@@ -1,7 +1,7 @@
-"""Where files are kept: whole objects under keys, such as ``reports/17/1-3/users.csv``.
+"""The object store: complete objects under keys, such as ``reports/17/1-3/users.csv``.
 
-A key never contains ``..``, a leading slash or a control character; the product makes all keys itself. What is under a
-key is whole or is not there: a broken upload leaves nothing that can be read.
+A key never contains ``..``, a leading slash or a control character; the product makes all keys. An object is complete
+or absent: a broken upload leaves nothing readable.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -18,20 +18,20 @@ class StoredObject(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """One place for objects. Safe for many concurrent calls from one event loop.
+    """A store of objects. Safe for many concurrent calls from one event loop.
 
     Every method raises ``Unavailable`` (``object_store_unavailable``: retry) when the store does not answer in time or
-    breaks off, and ``Rejected`` (``object_store_refused``: permanent until an operator acts) when it says no.
+    breaks off, and ``Rejected`` (``object_store_refused``: permanent until an operator acts) when it refuses.
     """
 
     def address(self, key: str) -> str:
-        """Return where an object is, for people: ``s3://bucket/prefix/key``, never with a password."""
+        """Return an object's address for people: ``s3://bucket/prefix/key``, never with a password."""
         ...
 
     async def put_file(self, key: str, path: Path) -> int:
-        """Upload the file at ``path``, in parts where it is large, and return its bytes as the store reads them back.
+        """Upload the file at ``path``, in parts if it is large; return its size in bytes, as read back from the store.
 
-        Bounded in memory whatever the file's size. What was there under ``key`` is replaced in one step.
+        Memory is bounded whatever the file's size. An object under ``key`` is replaced in one step.
         """
         ...
 
@@ -40,9 +40,9 @@ class ObjectStore(Protocol):
         ...
 
     def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
-        """Give the object from byte ``start`` on, piece by piece, each at most 1 MiB; errors as ``fetch_file``.
+        """Yield the object from byte ``start`` on, in pieces of at most 1 MiB; errors as ``fetch_file``.
 
-        What is before ``start`` is not read. Nothing is behind the end.
+        Bytes before ``start`` are not read. From the end on there is nothing.
         """
         ...
 
@@ -51,7 +51,7 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; what is not there is no error."""
+        """Delete objects; a missing object is no error."""
         ...
 
     async def listing(self, prefix: str, limit: int) -> list[StoredObject]:
@@ -59,12 +59,12 @@ class ObjectStore(Protocol):
         ...
 
     async def link(self, key: str, *, lasts: timedelta) -> str | None:
-        """Return a signed URL that anybody may read the object by until it ends; ``None`` where the store has none."""
+        """Return a signed URL, valid for ``lasts``, with which anyone can read the object; ``None`` if unsupported."""
         ...
 
 
 class LazyObjectStore(ObjectStore, Protocol):
-    """An object store that is opened by its first call: most processes never touch a file."""
+    """An object store that opens with its first call: most processes use no file."""
 
     async def opened(self) -> ObjectStore:
         """Open it now.
@@ -77,14 +77,14 @@ class LazyObjectStore(ObjectStore, Protocol):
 
 
 class WorkFolder(Protocol):
-    """A folder of this process's own, for spooled rows and merges: made when it is needed, removed with the process."""
+    """A folder of this process for spooled rows and merges: made when needed, removed with the process."""
 
     def path(self) -> Path:
-        """Return it. Blocks: call it in a thread. Raises ``OSError`` where it cannot be made."""
+        """Return the folder. Blocks: call it in a thread. Raises ``OSError`` if it cannot be made."""
         ...
 
     async def opened(self) -> Path:
-        """Do the same from the event loop.
+        """Return the folder, from the event loop.
 
         Raises:
             Unavailable: ``no_space``. Retry when there is room, or permission.

@@ -1,18 +1,18 @@
-"""Named points in the code where a test may wait, raise or kill; nothing happens there in production."""
+"""Named points in the code where a test may wait, raise or kill; without effect in production."""
 
 from typing import Protocol
 
 
 class Probe(Protocol):
-    """One mechanism for faults and for tests that wait without sleeping."""
+    """The one mechanism for injected faults, and for tests that wait without sleeping."""
 
     async def reached(self, name: str, /, **facts: object) -> None:
-        """Say that ``name`` (``relay.published_not_marked``) was reached."""
+        """Report that the point ``name`` (``relay.published_not_marked``) was reached."""
         ...
 
 
 class NoProbe:
-    """What production uses."""
+    """The probe of production."""
 
     async def reached(self, name: str, /, **facts: object) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""What reports need from above and below, as values: the shared store of parts, sources, and who waits for a part."""
+"""Values and ports of reports: the shared store of parts, and sources."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
@@ -13,7 +13,7 @@ RESERVED_LISTENERS = frozenset(
 
 
 class Column(NamedTuple):
-    """A column of a part: its name and its type in DuckDB's words (``BIGINT``, ``DECIMAL(12,2)``, ``TIMESTAMPTZ``)."""
+    """A column of a part: its name and its DuckDB type (``BIGINT``, ``DECIMAL(12,2)``, ``TIMESTAMPTZ``)."""
 
     name: str
     type: str
@@ -22,9 +22,8 @@ class Column(NamedTuple):
 class PartKey(NamedTuple):
     """One listener's part of one epoch of one report.
 
-    Attributes:
-        nonce: Random, made with the record: what Redis has of a record of the same number in another database is not
-            taken for ours.
+    ``nonce`` is random and made with the record, so Redis data of another database's record with the same number
+    differs.
     """
 
     report_id: int
@@ -34,7 +33,7 @@ class PartKey(NamedTuple):
 
 
 class PartFacts(NamedTuple):
-    """What is known of a part's rows, wherever they are kept: as NDJSON, so many bytes with this SHA-256."""
+    """Facts of a part's rows as NDJSON, wherever they are stored: size in bytes and SHA-256."""
 
     columns: tuple[Column, ...]
     rows: int
@@ -43,7 +42,7 @@ class PartFacts(NamedTuple):
 
 
 class Put(Enum):
-    """What became of a part that was put into the shared store."""
+    """The result of storing a part in the shared store."""
 
     STORED = "stored"
     ALREADY = "already"
@@ -51,7 +50,7 @@ class Put(Enum):
 
 
 class PutAnswer(NamedTuple):
-    """The answer. ``note`` is the one that was stored first, ours or the earlier attempt's; empty when stale."""
+    """The result. ``note`` is the one that was stored first, by us or by an earlier attempt; empty if stale."""
 
     put: Put
     note: str
@@ -60,8 +59,8 @@ class PutAnswer(NamedTuple):
 class SharedParts(Protocol):
     """The Redis hash ``FileDownloadRecordEntity-{id}``.
 
-    Its fields: ``record`` with the nonce, ``epoch``, ``queryDoneCount``, and per listener its name with the data, a
-    JSON array of rows or an object that says where they are, and ``done:<listener>`` with a note. Every method raises
+    Its fields: ``record`` with the nonce, ``epoch``, ``queryDoneCount``, and per listener its name with the data (a
+    JSON array of rows, or an object with their place), and ``done:<listener>`` with a note. Every method raises
     ``Unavailable`` when Redis does not answer.
 
     Invariants:
@@ -69,69 +68,68 @@ class SharedParts(Protocol):
         RPS-2: ``queryDoneCount`` is the number of ``done:`` fields, however often a part is put.
         RPS-3: nothing of an older epoch is written into a newer hash, and a newer epoch begins with an empty one.
         RPS-4: a hash always has a time to live.
-        RPS-5: nothing is read from, written into or thrown away with another record's hash.
+        RPS-5: another record's hash is never read, written or deleted.
     """
 
     async def put(self, key: PartKey, data: bytes, note: str, *, ttl: timedelta) -> PutAnswer:
-        """Store a part once. ``STALE``: the hash belongs to a newer epoch, or the report is over. Renews the life."""
+        """Store a part once, and renew the time to live. ``STALE``: the hash's epoch is newer, or the report over."""
         ...
 
     async def get(self, key: PartKey) -> bytes | None:
-        """Return a part's data; ``None`` when it is not there, or the hash is another epoch's."""
+        """Return a part's data; ``None`` if it is absent, or the hash is another epoch's."""
         ...
 
     async def touch(self, report_ids: Sequence[tuple[int, int]], *, ttl: timedelta) -> None:
-        """Renew the life of these (report, epoch) where they are there: somebody works on them."""
+        """Renew the time to live of these (report, epoch) if they exist: work on them continues."""
         ...
 
     async def close(self, report_id: int, status: str, *, nonce: str, ttl: timedelta) -> None:
-        """Replace the hash by a tombstone without data: what comes late finds the report over. Twice is harmless."""
+        """Replace the hash by a tombstone without data: late writers find the report over. May be repeated."""
         ...
 
 
 class UndecodableText:
-    """What rows have in place of a text that is not UTF-8; a reader leaves such a row out, or refuses it."""
+    """Replaces a text in a row that is not UTF-8; a reader omits such a row, or refuses it."""
 
 
 NOT_UTF8 = UndecodableText()
 
 
 class Rows(Protocol):
-    """An open query: its columns, and its rows piece by piece, each row a tuple of plain values in their order."""
+    """An open query: its columns and, in pieces, its rows as tuples of plain values."""
 
     @property
     def columns(self) -> Sequence[Column]:
-        """Known before the first row. A type of ``""`` is not known: it is found in the values.
+        """Known before the first row. The type ``""`` is unknown, and derived from the values.
 
-        A bare ``DECIMAL`` is an exact number of which only its values say how many digits it has; they are texts.
+        A bare ``DECIMAL`` is an exact number whose digits only its values show; they are texts.
         """
         ...
 
     def __aiter__(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
-        """Give the rows in pieces of up to some thousand."""
+        """Yield the rows in pieces of up to some thousand."""
         ...
 
 
 class Source(Protocol):
-    """A named database that is read, never written."""
+    """A named database, only for reading."""
 
     @property
     def name(self) -> str:
-        """As in ``[sources.NAME]``."""
+        """The ``NAME`` in ``[sources.NAME]``."""
         ...
 
     @property
     def dialect(self) -> Dialect:
-        """Whose SQL it speaks."""
+        """Its SQL dialect."""
         ...
 
     def query(self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None) -> Any:
-        """Return an asynchronous context manager that gives :class:`Rows`.
+        """Return an asynchronous context manager that yields :class:`Rows`.
 
-        ``sql`` is one query and nothing else, which the database itself decides. Where it was made around a query of an
-        operator, that one is ``within``, and is one query by itself: it cannot close our parentheses. ``sql`` names its
-        values as ``:name``; they are bound, never written into it. ``Rejected`` for what this query
-        can never do (``source_refused``, ``missing_value``), ``Unavailable`` (``source_unavailable``) for what may
-        pass.
+        ``sql`` must be exactly one query, which the database checks. If it contains an operator's query, pass that as
+        ``within``, which must be one query by itself, so that it cannot close our parentheses. ``sql`` names its values
+        as ``:name``; they are bound, never written into it. ``Rejected`` for what this query can never do
+        (``source_refused``, ``missing_value``), ``Unavailable`` (``source_unavailable``) for temporary failures.
         """
         ...

@@ -1,4 +1,4 @@
-"""Every loop is a service: started once, waited for, stopped twice without harm."""
+"""The service protocol: started once, awaited, stopped in two steps that may be repeated."""
 
 from typing import Protocol
 
@@ -6,9 +6,8 @@ from typing import Protocol
 class Service(Protocol):
     """A loop of a process, which the supervisor starts, restarts and stops.
 
-    Stopping has two steps. ``quiesce`` stops taking new work and lets what runs finish;
-    ``stop`` cancels what still runs and releases what was not started, so that a deploy
-    costs no attempt. Both may be called any number of times, in any order.
+    It stops in two steps. ``quiesce`` accepts no new work and waits for running work. ``stop`` cancels running work and
+    releases what was not started, so a deploy costs no attempt. Both may be called any number of times, in any order.
     """
 
     @property
@@ -17,17 +16,17 @@ class Service(Protocol):
         ...
 
     async def run(self) -> None:
-        """Work until stopped. Returns after a stop; raises when it cannot go on (the supervisor restarts it)."""
+        """Work until stopped. Returns after a stop; raises when it cannot continue (the supervisor restarts it)."""
         ...
 
     async def quiesce(self) -> None:
-        """Take no new work and return when what runs has finished."""
+        """Accept no new work, and return when running work has finished."""
         ...
 
     async def stop(self) -> None:
-        """Cancel what runs, release what was not started, return when ``run`` is over."""
+        """Cancel running work, release what was not started, and return when ``run`` has ended."""
         ...
 
     def last_tick_age_s(self) -> float | None:
-        """Seconds since the last turn of the loop, by the monotonic clock; ``None`` before the first time."""
+        """Return the seconds since the last turn of the loop, by the monotonic clock; ``None`` before the first."""
         ...

@@ -1,45 +1,41 @@
-"""What a capability knows of the worker session that it works under."""
+"""The worker session, as far as capabilities need it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 Beat = Callable[[Any], Awaitable[Callable[[], None]]]
-"""Work of a renewal's transaction; what it returns is called behind the commit."""
+"""Work of a renewal's transaction; the returned function is called after the commit."""
 
 Reclaim = Callable[[Any, Sequence[int]], Awaitable[None]]
 
 
 class Gate(Protocol):
-    """The claims of one kind under a session.
-
-    Attributes:
-        unsure: Something may be owned that its process does not know of.
-    """
+    """The claims of one kind under a session; ``unsure`` if it may own claims that its process does not know of."""
 
     unsure: bool
 
     async def settle(self) -> None:
-        """Release what is owned and not known, if there may be such."""
+        """Release claims that the process does not know of, if there may be any."""
         ...
 
 
 class Session(Protocol):
-    """A leased identity; its token fences everything that is claimed under it.
+    """A leased identity; its token fences every claim under it.
 
-    After a lost lease ``token`` is a new one: what was held under the old token is no longer ours.
+    After a lost lease ``token`` is new: what was held under the old token is no longer ours.
     """
 
     @property
     def token(self) -> int:
-        """Fencing token of this session."""
+        """The fencing token of this session."""
         ...
 
     def holds(self) -> bool:
-        """Whether the lease may be relied on now, by the monotonic clock and with a margin."""
+        """Return whether the lease is valid now, by the monotonic clock and with a margin."""
         ...
 
     def on_beat(self, beat: Beat) -> None:
-        """Call ``beat(connection)`` after every renewal, in a transaction that the session cannot be lost in."""
+        """Call ``beat(connection)`` after every renewal, in a transaction during which the session cannot be lost."""
         ...
 
     def on_reclaim(self, reclaim: Reclaim) -> None:
@@ -47,12 +43,12 @@ class Session(Protocol):
         ...
 
     def on_lost(self, lost: Callable[[], None]) -> None:
-        """Call ``lost()`` when this session's lease is gone, before a new token is there."""
+        """Call ``lost()`` when this session's lease is lost, before it gets a new token."""
         ...
 
     @property
     def claim_number(self) -> int:
-        """Carried by every claim; the session may refuse lower ones."""
+        """The number that every claim carries; the session may refuse lower ones."""
         ...
 
     def next_claim_number(self) -> int:
@@ -60,5 +56,5 @@ class Session(Protocol):
         ...
 
     def add_gate(self, gate: Gate) -> None:
-        """Settle ``gate`` with the heartbeat where it is unsure, and before the session is closed."""
+        """Settle ``gate`` with the heartbeat when it is unsure, and before the session closes."""
         ...

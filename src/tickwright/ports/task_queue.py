@@ -1,4 +1,4 @@
-"""A queue of messages that competing consumers settle: the port of RabbitMQ's and PostgreSQL's task queues."""
+"""The task queue: messages that competing consumers settle; implemented with RabbitMQ and PostgreSQL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """A message that a consumer holds until it settles it, or until the connection is lost.
+    """A message that a consumer holds until it settles it, or loses the connection.
 
     Attributes:
-        deliveries: How often the broker has handed it out, this time included, as far as it says so.
-        delays: How often it was put back with a delay.
-        handle: For the queue alone.
+        deliveries: Number of deliveries with this one, as far as the broker reports it.
+        delays: Number of delayed retries.
+        handle: For the queue only.
     """
 
     body: bytes
@@ -29,21 +29,21 @@ class TaskQueue(Protocol):
     """Messages of one queue, at most as many at a time as there are slots. A ``Service`` keeps the connection."""
 
     async def take(self) -> Delivery:
-        """Wait for the next message, however long the broker is unavailable."""
+        """Wait for the next message, even while the broker is unavailable."""
         ...
 
     async def ack(self, delivery: Delivery) -> bool:
-        """Acknowledge it: nothing is left to do. False when another consumer has the message by now."""
+        """Acknowledge the message. False if another consumer has it now."""
         ...
 
     async def delay(self, delivery: Delivery, by: timedelta) -> bool:
-        """Put it back for later: kept durably before the original is acknowledged. False as for ``ack``."""
+        """Put the message back for later, stored durably before the original is acknowledged. False as for ``ack``."""
         ...
 
     async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
-        """Move it to the dead letters with a code and a text for people. False as for ``ack``."""
+        """Move the message to the dead letters with a code and a text for operators. False as for ``ack``."""
         ...
 
     async def release(self, delivery: Delivery) -> None:
-        """Put it back into the queue at once, as if it had not been taken."""
+        """Put the message back into the queue at once, as if it had not been taken."""
         ...

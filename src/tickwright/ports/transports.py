@@ -1,4 +1,4 @@
-"""Where messages of capabilities go, as ports: a transport provides what it can carry, a capability asks by type."""
+"""Transports as ports: a transport provides its queues and topics, and a capability gets them by type."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -12,11 +12,11 @@ from tickwright.ports.task_queue import TaskQueue
 
 
 class RunningQueue(TaskQueue, Service, Protocol):
-    """A queue as one consumer reads it: run as a service, with its figures."""
+    """The queue of one consumer: a service with metrics."""
 
     @property
     def queued(self) -> Sequence[int] | None:
-        """Messages that no consumer holds, and dead letters, as counted last; ``None`` while they cannot be counted."""
+        """Counts of unheld messages and of dead letters, as last counted; ``None`` while they cannot be counted."""
         ...
 
     def samples(self) -> Sequence[Any]:
@@ -25,16 +25,12 @@ class RunningQueue(TaskQueue, Service, Protocol):
 
 
 class TaskTransport(Protocol):
-    """The queue of tasks that a scheduler publishes and competing consumers take.
-
-    Attributes:
-        destination: Where tasks are published, such as ``amqp:EXCHANGE/KEY``.
-    """
+    """The queue for tasks that a scheduler publishes to ``destination`` and competing consumers take."""
 
     destination: str
 
     async def prepare(self) -> None:
-        """Make the queue where it is missing.
+        """Create the queue if it is missing.
 
         Raises:
             Rejected: ``queue_differs``, ``queue_forbidden``. Permanent.
@@ -43,11 +39,11 @@ class TaskTransport(Protocol):
         ...
 
     async def missing(self) -> list[str] | None:
-        """Return which of its queues do not exist; ``None`` when none does. Errors as :meth:`prepare`."""
+        """Return which of its queues are missing; ``None`` if all are. Errors as :meth:`prepare`."""
         ...
 
     def queue(self, slots: int) -> RunningQueue:
-        """Return the queue as one consumer reads it, ``slots`` tasks at a time."""
+        """Return the queue for one consumer that runs ``slots`` tasks at a time."""
         ...
 
     def dead_letters(self) -> DeadMessages:
@@ -56,18 +52,16 @@ class TaskTransport(Protocol):
 
 
 class ReportTransport(Protocol):
-    """The exchanges on which stages of reports are announced to listeners.
+    """The exchanges that announce stages of reports to listeners.
 
-    Attributes:
-        everyone: The destination that reaches every listener, such as ``amqp:tickwright.reports/``.
-        exchange: Whose routing keys are the names of listeners.
+    ``everyone`` is the destination for all of them; the routing keys of ``exchange`` are the names of listeners.
     """
 
     everyone: str
     exchange: str
 
     async def prepare(self, listeners: Sequence[str]) -> None:
-        """Make the exchanges and the queues of these listeners. Errors as :meth:`TaskTransport.prepare`."""
+        """Create the exchanges and the queues of these listeners. Errors as :meth:`TaskTransport.prepare`."""
         ...
 
     def queue(self, listener: str) -> RunningQueue:
@@ -75,12 +69,12 @@ class ReportTransport(Protocol):
         ...
 
     def dead_letters(self) -> DeadMessages:
-        """Return announcements that were dead-lettered."""
+        """Return dead-lettered announcements."""
         ...
 
 
 class PollLogSource(PollSource, Service, Protocol):
-    """Polls from a log, read as a service, with its figures for ``/metrics``."""
+    """Polls from a log: a service with metrics."""
 
     def samples(self) -> Sequence[Any]:
         """Return its :class:`tickwright.observe.metrics.Sample` values."""
@@ -88,20 +82,15 @@ class PollLogSource(PollSource, Service, Protocol):
 
 
 class PollTransport(Protocol):
-    """The topic that scheduled polls go to, and the destination of tracker events.
-
-    Attributes:
-        topic: The full name of the topic.
-        events: Such as ``kafka:tickwright.poll-events``.
-    """
+    """The topic of scheduled polls (its full name), and the destination of tracker events (``kafka:TOPIC``)."""
 
     topic: str
     events: str
 
     def log(self) -> PositionedLog | None:
-        """Return a log for one shard of the relay; ``None`` where polls wait in the queue inside PostgreSQL."""
+        """Return a log for one shard of the relay; ``None`` if polls wait in the queue in PostgreSQL."""
         ...
 
     def source(self, pool: Any, session: Session, read: Callable[[bytes], PollRecord]) -> PollLogSource | None:
-        """Return where a consumer reads polls; ``None`` where they wait in the queue inside PostgreSQL."""
+        """Return the source of polls for a consumer; ``None`` if they wait in the queue in PostgreSQL."""
         ...

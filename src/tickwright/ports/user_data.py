@@ -1,8 +1,8 @@
-"""Data of users in answers, and who sees it.
+"""User data in answers, and which callers see it.
 
-A view names the fields that hold what users gave us or were given. Whoever answers a request says once whether its
-caller sees such data; every answer, problem and event of a stream goes through :func:`shown`, so a route can forget
-nothing. Texts of errors are no data of users: they are what an operator works with.
+A view names the fields with data from or for users. The code that answers a request declares once whether its caller
+sees such data. Every answer, problem and stream event passes :func:`shown`, so no route can forget it. Texts of errors
+are not user data, because operators need them.
 """
 
 from contextvars import ContextVar
@@ -18,7 +18,7 @@ HIDDEN = "payload_hidden"
 
 
 class Sight(NamedTuple):
-    """What a caller sees: data of users, and addresses whole."""
+    """What a caller sees: user data, and complete addresses."""
 
     data: bool = True
     whole: bool = True
@@ -29,9 +29,10 @@ _sight: ContextVar[Sight] = ContextVar("tickwright.sight", default=ALL)
 
 
 class UserData:
-    """A struct with data of users in the fields ``USER_DATA``, each of which may be null.
+    """A struct with user data in the fields ``USER_DATA``, each of which may be null.
 
-    It has a field ``payload_hidden``, false: the caller's role does not see that data, so it is null.
+    It has a field ``payload_hidden``, false by default; true means that the data is null because the caller's role does
+    not see it.
     """
 
     __slots__ = ()
@@ -39,44 +40,40 @@ class UserData:
 
 
 class Doors:
-    """A struct with addresses or headers that may open a door to those who read them; operators see them whole."""
+    """A struct with addresses or headers that may grant access to their readers; operators see them unmasked."""
 
     __slots__ = ()
 
     def masked(self) -> Self:
-        """Return a copy for viewers and for the audit."""
+        """Return a masked copy for viewers and for the audit trail."""
         raise NotImplementedError
 
 
 class Link:
-    """A struct that gives its caller an address to open: its texts are shown as they are, to every role."""
+    """A struct with an address for its caller to open: its texts are shown unmasked to every role."""
 
     __slots__ = ()
 
 
 def let_see(*, allowed: bool, whole: bool = True) -> None:
-    """Say, for the rest of this request, whether its caller sees data of users, and addresses whole; else he does."""
+    """Set what the caller of this request sees: user data (``allowed``), and complete addresses (``whole``)."""
     _sight.set(Sight(allowed, whole))
 
 
 def sight() -> Sight:
-    """Return what the caller of this request sees; for what is made for him later, such as a stream's events."""
+    """Return what the caller of this request sees; for later output, such as a stream's events."""
     return _sight.get()
 
 
 def sees() -> bool:
-    """Whether the caller of this request sees data of users; for what reads them without showing them."""
+    """Return whether the caller of this request sees user data; for code that reads it without showing it."""
     return _sight.get().data
 
 
 def shown(value: T, to: Sight | None = None) -> T:
-    """Return an answer as its caller may see it: ``value`` itself, or a copy without data of users.
+    """Return an answer as its caller, or ``to``, may see it: ``value`` itself, or a copy without user data.
 
-    For a viewer every URL in a text, such as an error, shows its host only, in JSON that is copied as it is too.
-
-    Args:
-        value: Of structs, lists, maps and texts.
-        to: Whoever sees that much; else the caller of this request.
+    For a viewer, every URL in a text, such as an error, shows only its host; also in JSON that is copied unparsed.
     """
     seen = _sight.get() if to is None else to
     return value if seen.data and seen.whole else _without(value, seen)

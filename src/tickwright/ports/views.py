@@ -1,4 +1,4 @@
-"""What every capability shows in the same shape: pages of a listing, and why a thing is where it is."""
+"""Views that every capability shares: pages of a listing, and explanations of a state."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
@@ -13,21 +13,21 @@ CURSOR_CHARS_MAX = 4_000
 
 
 class Page(msgspec.Struct, Generic[T]):
-    """One page of a listing; ``next`` is the cursor of the following one, or nothing at the end."""
+    """One page of a listing; ``next`` is the cursor of the next page, null at the end."""
 
     items: list[T]
     next: str | None = None
 
 
 class Reason(msgspec.Struct):
-    """One link of the chain that says why a thing is where it is: a stable code, and words."""
+    """One step of an explanation: a stable code, and a text."""
 
     code: str
     text: str
 
 
 class Explanation(msgspec.Struct):
-    """Why a thing is where it is."""
+    """Why an item is in its state."""
 
     id: int
     status: str
@@ -39,7 +39,7 @@ def view(kind: type[T], row: Mapping[str, Any], **more: Any) -> T:
     """Return a row as ``kind``; fields of type ``Any`` hold JSON text and stay JSON."""
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]  # T is always one of the structs above
-        if field.name == HIDDEN:  # whoever answers knows that, no row does
+        if field.name == HIDDEN:  # the answer sets it; no row has it
             continue
         value = more[field.name] if field.name in more else row[field.name]
         fields[field.name] = raw(value) if field.type is Any else value
@@ -47,5 +47,5 @@ def view(kind: type[T], row: Mapping[str, Any], **more: Any) -> T:
 
 
 def raw(text: str | None) -> msgspec.Raw | None:
-    """Return JSON text from PostgreSQL so that it is copied into an answer as it is."""
+    """Return JSON text from PostgreSQL for an answer that copies it unparsed."""
     return None if text is None else msgspec.Raw(text.encode())

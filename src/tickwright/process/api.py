@@ -1,4 +1,4 @@
-"""The API of one process, with a socket or without one."""
+"""The API of one process, with or without a socket."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ def api_context(
     readiness: Callable[[], Awaitable[Readiness]],
     metrics: Callable[[], bytes],
 ) -> ApiContext:
-    """Return what the API of this process answers from."""
+    """Return the context of this process's API."""
     return ApiContext(
         plugins=PLUGINS,
         installation=installation,
@@ -34,9 +34,9 @@ def api_context(
 
 @asynccontextmanager
 async def local_api(settings: Settings) -> AsyncIterator[Any]:
-    """Give the API's routes for use inside this process, where the caller is in the scope and no key is checked.
+    """Yield the API's routes for use in this process; the scope contains the caller, and no key is checked.
 
-    Nothing that comes from a network can reach this application: it has no socket.
+    The application has no socket, so no network reaches it.
     """
 
     async def ready() -> Readiness:

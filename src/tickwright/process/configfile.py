@@ -1,4 +1,4 @@
-"""The TOML file: task types, partners, modules and report types that are set when a process starts.
+"""The TOML file: task types, partners, modules and report types, applied when a process starts.
 
 ::
 
@@ -22,9 +22,8 @@
     [report_types.withdrawals]
     merge = "SELECT … FROM users JOIN withdrawals USING (user_id)"
 
-The keys of a table are those of the keyword arguments of ``@app.job``, ``@app.partner``, ``@app.module`` and
-``@app.report``; each plugin checks its own tables. Every mistake is reported, with file, key and remedy, before
-anything is applied: half a configuration is worse than none.
+The keys of a table are the keyword arguments of ``@app.job``, ``@app.partner``, ``@app.module`` and ``@app.report``;
+each plugin checks its own tables. Every mistake is reported, with file, key and remedy, before anything is applied.
 """
 
 import tomllib

@@ -1,8 +1,8 @@
-"""What a process has done since it began, for the row that it renews anyway as its heartbeat.
+"""Counters of a process since its start, written into the row that its heartbeat renews.
 
-Only numbers that rise, so that whoever looks twice knows a rate, and nothing is counted by a query. ``running`` and
-``queued`` alone are as they are now, and ``slots`` is how many jobs the worker runs at once. The row stays below 32 kB:
-a hundred task types and partners at most, the busiest, and as many of them as have room::
+All numbers only rise, so two readings give a rate and no query has to count; exceptions are ``running`` and ``queued``,
+which are current, and ``slots``, the number of jobs that the worker runs at once. The row stays below 32 kB: it has the
+busiest task types and partners, at most a hundred each, as far as they fit::
 
     {"jobs": JOB with "slots", "types": {"invoice.remind": JOB, ...},
      "polls": {"published": 7, "answered": 7, "late": 0, "superseded": 0},
@@ -11,7 +11,7 @@ a hundred task types and partners at most, the busiest, and as many of them as h
      "relay": {"published": 1, "retried": 0, "dead": 0}}
 
 with ``JOB`` = ``{"starts", "late": [per bucket of LATENESS_BUCKETS_S, zeros at the end left out], "late_s", "ended":
-{outcome: n}, "running", "queued"}``. What a process has no part in is not there.
+{outcome: n}, "running", "queued"}``. Parts that the process does not have are absent.
 """
 
 from collections import Counter, defaultdict
@@ -35,20 +35,16 @@ _POLLS = {
     "tickwright_polls_superseded_total": "superseded",
 }
 _FANOUT = {"succeeded": "succeeded", "failed": "failed", "given_up": "failed", "throttled": "throttled"}
-"""Of what became of a task, what was a call of its module's function."""
+"""Task outcomes that were calls of the module's function, and their names here."""
 _RUNS = "tickwright_fanout_tasks_total"
 _CALLS, _RELAY = "tickwright_partner_calls_total", "tickwright_relay_messages_total"
 Said = dict[str, Any]
 
 
 class Counters:
-    """Says it; give :meth:`say` to the session's facts.
+    """Collects the counters from the worker and from some ``sources`` of metrics; :meth:`say` is a fact of the session.
 
-    A task type that is deleted, or set up anew, begins again at zero; the totals do not.
-
-    Args:
-        worker: Where this process has one.
-        sources: Of metrics; what belongs here is counted.
+    A task type that is deleted, or set up again, restarts at zero; the totals do not.
     """
 
     def __init__(self, worker: JobWorker | None = None, sources: Sequence[Source] = ()) -> None:
@@ -59,7 +55,7 @@ class Counters:
         self._ended: Counter[str] = Counter()
 
     def say(self) -> Said:
-        """Return the numbers as they are now."""
+        """Return the current numbers."""
         said: Said = {}
         if self._worker is not None:
             entries = self._worker.types()
@@ -129,7 +125,7 @@ def _job(late: Sequence[int], late_s: float, ended: Mapping[str, int], running: 
 
 
 def _short(late: Iterable[int]) -> list[int]:
-    """Leave out the zeros at the end."""
+    """Remove the zeros at the end."""
     kept = list(late)
     while kept and not kept[-1]:
         kept.pop()
@@ -137,7 +133,7 @@ def _short(late: Iterable[int]) -> list[int]:
 
 
 def _busiest(named: Mapping[str, Said], how_busy: Callable[[Said], int], bytes_max: int) -> dict[str, Said]:
-    """Return the busiest, as many as have room."""
+    """Return the busiest, as many as fit."""
     kept, room = {}, bytes_max
     for name, said in sorted(named.items(), key=lambda item: (-how_busy(item[1]), item[0]))[:NAMED_MAX]:
         room -= len(msgspec.json.encode({name: said}))

@@ -1,9 +1,8 @@
-"""Where the database is: the user's URL, or the embedded server that nobody has to set up.
+"""The database of a process: the configured URL, or the embedded server.
 
-Decides also whether a connection may carry a session (LISTEN, session locks, prepared statements).
-A pooler answers with a process id of its own making, so comparing it with the backend's tells one
-apart. Behind any pooler we keep to single transactions, unless a direct URL is there; that is right
-in session mode too, and only a little slower.
+This module also decides whether a connection may keep a session (LISTEN, session locks, prepared statements). A pooler
+answers with a process id of its own, which differs from the backend's. Behind any pooler only single transactions are
+used, unless there is a direct URL. In session mode that is correct too, and slightly slower.
 """
 
 import asyncio
@@ -33,11 +32,8 @@ _log = structlog.get_logger("tickwright.process")
 class Database:
     """A database that answers.
 
-    Attributes:
-        url: For pools.
-        direct_url: For LISTEN and migrations; ``None`` where there is only a pooler.
-        pooled: Whether ``url`` goes through a pooler.
-        embedded: Whether the server is ours.
+    ``direct_url``, for LISTEN and migrations, is ``None`` if there is only a pooler; ``pooled`` if ``url`` is a
+    pooler's.
     """
 
     url: str
@@ -53,7 +49,7 @@ class Database:
 
 @asynccontextmanager
 async def open_database(settings: Settings) -> AsyncIterator[Database]:
-    """Give the database of this process; start the embedded server when there is no URL, and leave it at the end.
+    """Yield the database of this process; without a URL, start the embedded server and stop it at the end.
 
     Raises:
         Unavailable: It does not answer. Retry.
@@ -65,7 +61,7 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
 
     server = EmbeddedServer(_server_home(settings.home_folder))
     try:
-        # a thread that starts it cannot be interrupted: hear it out, so that whatever it started is stopped again
+        # the starting thread cannot be interrupted: wait for it, so that what it started is stopped again
         url = await _finish(asyncio.ensure_future(asyncio.to_thread(_start, server)))
         watching = asyncio.create_task(_keep_running(server))
         try:
@@ -78,7 +74,7 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
 
 
 async def _keep_running(server: "EmbeddedServer") -> None:
-    """Bring the server back when something killed it; whoever uses the home may be the one that does."""
+    """Restart the embedded server when it was killed; every process that uses the home does this."""
     while True:
         await asyncio.sleep(LOOK_S)
         if await _finish(asyncio.ensure_future(asyncio.to_thread(lambda: server.is_running))):
@@ -91,7 +87,7 @@ async def _keep_running(server: "EmbeddedServer") -> None:
 
 
 async def _finish(task: "asyncio.Future[T]") -> T:
-    """Wait for ``task`` even when we are cancelled; then be cancelled."""
+    """Await ``task`` even after a cancellation; then raise the cancellation."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -107,10 +103,10 @@ def _start(server: "EmbeddedServer") -> str:
 
 
 def _server_home(home: Path) -> Path:
-    """Return the server's own folder; ``home`` lets others pass, because the server may run as another user."""
+    """Return the server's folder; others may enter ``home``, because the server may run as another user."""
     if not home.exists():
         home.mkdir(parents=True, mode=0o711)
-        home.chmod(0o711)  # whatever the umask says
+        home.chmod(0o711)  # regardless of the umask
     return home / "postgres"
 
 
@@ -149,9 +145,9 @@ async def goes_through_pooler(url: str) -> bool:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Let what the database's driver raises in the block be one of our errors; for statements, not for files.
+    """Translate the database driver's errors in the block to ours; for statements, not for files.
 
-    A process makes its first statements before it has loops that try again: it ends with one sentence instead.
+    The first statements of a process run before the loops that retry; the process then ends with one sentence.
 
     Raises:
         Unavailable: ``database_unavailable``, ``database_read_only``, ``disk_full``, ``busy`` or ``query_too_slow``.

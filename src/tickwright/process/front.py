@@ -1,7 +1,7 @@
-"""One address for the API and the page: what is below ``/v1`` and the probes is the API's, everything else the page's.
+"""One address for the API and the dashboard: ``/v1`` and the probes are the API's, other paths the dashboard's.
 
-A path prefix is taken off here, so neither knows where it stands; a request that comes without it is as good, for
-the proxy in front may have taken it off.
+The path prefix is removed here, so neither part knows it. A request without the prefix is accepted, because a proxy in
+front may have removed it.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -15,24 +15,18 @@ API = "/v1"
 
 
 class Front:
-    """An ASGI application of two.
-
-    Args:
-        api: Answers what is its own.
-        page: Answers everything else that is HTTP.
-        prefix: Such as ``/tickwright``; empty at the root.
-    """
+    """An ASGI application that joins two; ``prefix`` is such as ``/tickwright``, or empty at the root."""
 
     def __init__(self, api: Application, page: Application, prefix: str = "") -> None:
         self._api, self._page, self._prefix = api, page, prefix
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
-        """Pass one request to whose it is."""
+        """Pass one request to its application."""
         if scope["type"] != "http":
             await self._api(scope, receive, send)
             return
         if self._prefix:
-            scope["path"] = self._without_prefix(scope["path"])  # the listener looks into this scope, not into a copy
+            scope["path"] = self._without_prefix(scope["path"])  # the listener reads this scope, not a copy
             send = self._with_prefix(send)
         await (self._api if is_api(scope["path"]) else self._page)(scope, receive, send)
 
@@ -41,7 +35,7 @@ class Front:
         return path if rest == path or rest[:1] not in {"", "/"} else rest or "/"
 
     def _with_prefix(self, send: Send) -> Send:
-        """Let ``Location`` name the place as browsers see it."""
+        """Add the prefix to ``Location`` headers."""
         prefix = self._prefix.encode()
 
         async def moved(message: MutableMapping[str, Any]) -> None:
@@ -56,5 +50,5 @@ class Front:
 
 
 def is_api(path: str) -> bool:
-    """Whether the API answers at ``path``."""
+    """Return whether the API answers at ``path``."""
     return path in OPEN_PATHS or path == API or path.startswith(f"{API}/")

@@ -1,9 +1,8 @@
-"""``/healthz``, ``/readyz`` and ``/metrics`` of every role, on a listener of their own.
+"""``/healthz``, ``/readyz`` and ``/metrics`` of every role, on a separate listener.
 
-``/healthz`` says that the process answers, and nothing else. ``/readyz`` is honest: the database
-answered within a second, has room on its disk, *and* the loop of every service came round within its
-bound. It lists each service, so that an operator sees which one does not; none of them can work
-without the database, so none is ready while that does not answer. Nothing here takes input.
+``/healthz`` only shows that the process answers. ``/readyz`` is ready when the database answered within a second and
+has room on its disk, *and* the loop of every service ticked within its limit. It lists each service with its state. No
+service can work without the database, so none is ready while it does not answer. These paths take no input.
 """
 
 import asyncio
@@ -32,9 +31,9 @@ _log = structlog.get_logger("tickwright.health")
 
 
 class DatabaseCheck:
-    """Whether the database answers within a second; the answer is remembered for half a second.
+    """Checks whether the database answers within a second; the answer is cached for half a second.
 
-    A database that is known to be far has ten seconds, while the answer before counts.
+    A database that is known to be far has ten seconds, during which the previous answer counts.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -43,13 +42,13 @@ class DatabaseCheck:
         self._answer, self._answered_s, self._well_s = False, float("-inf"), float("-inf")
 
     async def answers(self) -> bool:
-        """Ask, unless that was done a moment ago or is being done."""
+        """Query the database, unless that is recent or in progress."""
         if monotonic() - self._answered_s < REMEMBER_S:
             return self._answer
         asking = self._asking
         if asking is None or asking.done():
             asking = self._asking = asyncio.create_task(self._ask())
-        done, _ = await asyncio.wait({asking}, timeout=ANSWER_S)  # a hanging connection must not hold us up
+        done, _ = await asyncio.wait({asking}, timeout=ANSWER_S)  # a hanging connection must not block the probe
         self._answer = asking.result() if done else self._is_slow_only()
         self._answered_s = monotonic()
         return self._answer
@@ -70,12 +69,8 @@ class DatabaseCheck:
 class HealthServer:
     """Serves the three paths until stopped; a :class:`tickwright.ports.service.Service`.
 
-    Args:
-        bind: ``HOST:PORT`` or ``[IPv6]:PORT`` (TICKWRIGHT_METRICS_BIND); port 0 takes a free one.
-        states: ``Supervisor.states``; this server's own state is left out of the verdict.
-        database: ``DatabaseCheck.answers``.
-        metrics: Returns the metrics page.
-        limits: Of its connections.
+    ``bind`` is ``HOST:PORT`` or ``[IPv6]:PORT`` (TICKWRIGHT_METRICS_BIND); port 0 takes a free one. The server's own
+    state in ``states`` is ignored.
     """
 
     name = "health"
@@ -114,7 +109,7 @@ class HealthServer:
             self._over.set()
 
     async def quiesce(self) -> None:
-        """Go on answering: ``/readyz`` says no while the others finish."""
+        """Continue to answer: ``/readyz`` is not ready while the others finish."""
 
     async def stop(self) -> None:
         """Close the port."""
@@ -125,11 +120,11 @@ class HealthServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return 0 if self._server is None else len(self._server.server_state.connections)
 
     def last_tick_age_s(self) -> float | None:
-        """Zero while it listens: it has no rounds."""
+        """Return zero while it listens: it has no loop."""
         return None if self.port is None else 0.0
 
     async def _answer(self, scope: Any, _: Any, send: Any) -> None:

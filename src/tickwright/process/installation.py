@@ -1,4 +1,4 @@
-"""One process's access to its database: the pool, and the services that plugins offer to callers."""
+"""A process's access to its database: the pool, and the services that plugins offer to callers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,11 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a program needs to schedule work and to look after it.
-
-    Attributes:
-        context: What plugins offer to callers; their services use ``pool``.
-    """
+    """What a program needs to schedule and manage work; services in ``context`` use ``pool``."""
 
     database: Database
     context: Context
@@ -57,15 +53,10 @@ async def open_installation(
     database: Database | None = None,
     declare: bool = True,
 ) -> AsyncIterator[Installation]:
-    """Open the database, and declare what the program and the TOML file say.
+    """Open the database, and with ``declare`` write the declarations of the program and the TOML file.
 
-    The embedded database is brought to this release's schema; the owner of another one migrates it.
-
-    Args:
-        settings: Of this process.
-        registrations: Of the user's program; rows that an operator has set up stay as they are.
-        database: One that is open already; it stays open.
-        declare: Whether to declare anything.
+    Rows that an operator has set up stay unchanged. The embedded database is migrated to this release's schema; its
+    owner migrates any other one. A given ``database`` stays open.
 
     Raises:
         Rejected: The TOML file is wrong (``invalid_config``, ``config_unreadable``), or a declaration;
@@ -103,7 +94,7 @@ async def open_installation(
 
 
 def provide(context: Context) -> None:
-    """Let every plugin offer its ports, and offer what comes from all of them."""
+    """Let every plugin offer its ports, and offer what is collected from all of them."""
     context.ports.offer(AlertRules, alert_rules)
     context.ports.offer(LeasePurposes, lease_purposes)
     context.ports.offer(TargetCheck, lambda: target_check(context.settings))
@@ -127,19 +118,19 @@ def lease_purposes() -> LeasePurposes:
 
 
 def build_brokers(context: Context) -> Brokers:
-    """Return a broker per scheme. A scheme without a server is missing, and messages to it wait."""
+    """Return a broker per scheme. A scheme without a configured server has none, and its messages wait."""
     found = [broker for plugin in PLUGINS for broker in plugin.brokers(context)]
     return Brokers({scheme: broker for broker in found for scheme in broker.schemes})
 
 
 async def close_brokers(brokers: Brokers) -> None:
-    """Release every broker's connections, once each."""
+    """Close every broker once."""
     for broker in {id(broker): broker for broker in brokers.values()}.values():
         await broker.aclose()
 
 
 def target_check(settings: Settings) -> TargetCheck:
-    """Return what refuses a target that can never be delivered to, or is reserved. No I/O."""
+    """Return a check that refuses reserved targets and those that can never be delivered to. No I/O."""
 
     @cache
     def checks() -> dict[str, Callable[[str], None]]:
@@ -158,7 +149,7 @@ def target_check(settings: Settings) -> TargetCheck:
 
 
 async def close_pool(pool: Pool) -> None:
-    """Close politely within five seconds, then at once."""
+    """Close gracefully within five seconds, then at once."""
     try:
         async with asyncio.timeout(5):
             await pool.close()
@@ -167,7 +158,7 @@ async def close_pool(pool: Pool) -> None:
 
 
 async def ensure_schema(database: Database) -> None:
-    """Bring the embedded database's schema forward; refuse another one that is not migrated.
+    """Migrate the embedded database; refuse another one with an old schema.
 
     Raises:
         Unavailable: ``schema_behind``. Retry after ``tickwright migrate``.
@@ -181,7 +172,7 @@ async def ensure_schema(database: Database) -> None:
 
 
 def check_revision(database: Database, found: str | None) -> None:
-    """Refuse a schema that is not there or behind.
+    """Refuse a missing or old schema.
 
     Raises:
         Unavailable: ``schema_behind``. Retry after ``tickwright migrate``.

@@ -1,4 +1,4 @@
-"""Finding the user's program: ``MODULE:APP``."""
+"""Loads the user's program: ``MODULE:APP``."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ from tickwright.process.settings import load_settings
 
 
 def load_app(name: str) -> Any:
-    """Return the app object that ``MODULE:APP`` names; the current folder is searched first, as by ``python -m``.
+    """Return the app object at ``MODULE:APP``; the current folder is searched first, as by ``python -m``.
 
     Raises:
         Rejected: ``app_not_found``, there is no such module or object; ``not_an_app``. Permanent.
@@ -37,11 +37,11 @@ def load_app(name: str) -> Any:
 def load_settings_with_app(**given: Any) -> Settings:
     """Return the settings of a process that runs an app.
 
-    The app's own outrank the environment; ``given``, from the command line, outranks both. So a program means the same
-    database and the same file whether it runs itself or ``tickwright run --app`` runs it.
+    The app's own settings override the environment; ``given``, from the command line, overrides both. So a program uses
+    the same database and file whether it runs by itself or under ``tickwright run --app``.
 
     Raises:
-        Rejected: ``invalid_settings``; else as ``load_app``. Permanent.
+        Rejected: ``invalid_settings``; otherwise as ``load_app``. Permanent.
     """
     settings = load_settings(**given)
     if settings.app is None:
@@ -52,7 +52,7 @@ def load_settings_with_app(**given: Any) -> Settings:
 
 
 def registered_by(name: str | None) -> Registrations:
-    """Return what the app that ``name`` names registers; nothing without a name. Errors as ``load_app``."""
+    """Return the registrations of the app ``name``; none without a name. Errors as ``load_app``."""
     if name is None:
         return Registrations()
     found: Registrations = load_app(name).registrations

@@ -1,4 +1,4 @@
-"""Logs of a process: JSON for machines, lines on a terminal, and no secret of the settings in either."""
+"""Logs of a process: JSON for machines, lines on a terminal, without secrets of the settings."""
 
 import sys
 

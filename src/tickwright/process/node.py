@@ -1,7 +1,7 @@
 """One process with its roles: built, run under the supervisor, stopped in two steps.
 
-Every process carries a session, so that operators see it. Its plugins add what each role does. Loops have a pool of
-their own: requests cannot keep a lease from being renewed.
+Every process has a session, so that operators see it. Plugins add what each role does. Loops have a separate pool, so
+requests cannot delay the renewal of a lease.
 """
 
 import asyncio
@@ -54,15 +54,7 @@ _log = structlog.get_logger("tickwright.node")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A process that is built and not yet running.
-
-    Attributes:
-        supervisor: Runs the services.
-        installation: What callers use.
-        context: What the roles use.
-        api: Where the role is among the roles.
-        health: Serves the probes, at ``health_bind``.
-    """
+    """A process that is built and does not run yet; callers use ``installation``, roles use ``context``."""
 
     supervisor: Supervisor
     installation: Installation
@@ -103,7 +95,7 @@ class Node:
 
 
 def roles_of(registrations: Registrations) -> tuple[str, ...]:
-    """Return every role that has something to do with this program."""
+    """Return every role with work for this program."""
     return tuple(role for role in ROLES if not any(plugin.is_idle(role, registrations) for plugin in PLUGINS))
 
 
@@ -116,14 +108,9 @@ async def open_node(
     registrations: Registrations | None = None,
     any_port: bool = False,
 ) -> AsyncIterator[Node]:
-    """Build a process with ``roles``.
+    """Build a process with some of ``ROLES``; a given ``database`` stays open.
 
-    Args:
-        settings: Of this process.
-        roles: Some of ``ROLES``.
-        database: One that is open already; it stays open.
-        registrations: Of the user's program.
-        any_port: Take free ports where the wanted ones are in use.
+    ``any_port`` uses free ports if the wanted ones are taken.
 
     Raises:
         Rejected: ``unknown_role``, ``address_unusable``, ``queue_differs``, ``queue_forbidden``, or the TOML file is
@@ -161,7 +148,7 @@ async def run_node(
     registrations: Registrations | None = None,
     signals: bool = False,
 ) -> None:
-    """Run ``roles`` until cancelled, or with ``signals`` until the first of them; running work is let finish."""
+    """Run ``roles`` until cancelled, or with ``signals`` until the first signal; running work may finish."""
     async with open_node(settings, roles, database=database, registrations=registrations) as node:
         running = asyncio.ensure_future(node.run(signals=signals))
         try:
@@ -173,7 +160,7 @@ async def run_node(
 
 
 def _context(settings: Settings, roles: tuple[str, ...], installation: Installation, pool: Pool) -> Context:
-    """Return what plugins build the roles from, with the session, the leases and the brokers of this process."""
+    """Return the context of the roles, with the session, leases and brokers of this process."""
     terms = LeaseTerms(settings.lease, settings.lease / 8)
     name = f"{platform.node() or 'host'}:{os.getpid()}"
     direct_url = installation.database.direct_url if settings.notifications else None
@@ -223,7 +210,7 @@ def _build(
 
 
 def _tick_within_s(service: LeasedService) -> float:
-    """A leased loop ticks at least three times in the length of its lease."""
+    """Return the length of the lease, in which a leased loop ticks at least three times."""
     return service.lease_terms.ttl.total_seconds()
 
 

@@ -1,8 +1,8 @@
-"""Which installation owns the prefixes that this process uses outside PostgreSQL.
+"""Checks which installation owns the prefixes that this process uses outside PostgreSQL.
 
-Two installations under one prefix take each other's messages, trust each other's marks and replace each other's files.
-So each place records its owner: the first installation that claims it. Another one does not start there. A place that
-does not answer at the start is asked again until it does; nothing can be taken from it meanwhile.
+Two installations with one prefix would take each other's messages, trust each other's marks and replace each other's
+files. So each place records its owner, the first installation that claims it. Another installation does not start
+there. A place that does not answer at the start is asked until it does; meanwhile nothing can be taken from it.
 """
 
 import asyncio
@@ -25,11 +25,7 @@ _log = structlog.get_logger("tickwright.ownership")
 
 
 class OwnershipCheck:
-    """The places of one process whose owner is not known yet.
-
-    Args:
-        places: That the roles of this process use.
-    """
+    """The places of one process with a still unknown owner."""
 
     def __init__(self, pool: Pool, places: Sequence[Ownership]) -> None:
         self._pool, self._open = pool, {one.place: one for one in places}
@@ -56,7 +52,7 @@ class OwnershipCheck:
             except Unavailable as error:
                 self._report(name, error)
                 continue
-            except Rejected as error:  # such as a user without the right to claim; the place may still be used
+            except Rejected as error:  # such as a user that may use the place but not claim it
                 self._report(name, error)
                 owner = self._installation
             if owner != self._installation:
@@ -69,7 +65,7 @@ class OwnershipCheck:
 
     async def claim_all(self) -> None:
         """Ask until all places have answered. Raises as :meth:`claim`."""
-        while not await self.claim():  # noqa: ASYNC110  the places outside the process have no event
+        while not await self.claim():  # noqa: ASYNC110  places outside the process have no event
             await asyncio.sleep(ASK_AGAIN_S)
 
     def _report(self, place: str, error: TickwrightError) -> None:

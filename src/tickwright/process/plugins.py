@@ -1,4 +1,4 @@
-"""The plugins of this installation, in the order in which they are asked and started."""
+"""The plugins of this installation, in the order in which they are called and started."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -25,11 +25,11 @@ BUILT_IN = (
     "capabilities.reports",
     "capabilities.batches",
 )
-"""Rooms whose ``plugin.py`` has a ``PLUGIN``. Of two that offer one port the first is used."""
+"""Rooms whose ``plugin.py`` has a ``PLUGIN``. If two offer one port, the first is used."""
 
 
 def load_plugins() -> tuple[Plugin, ...]:
-    """Return the plugins of the product and those of installed packages.
+    """Return the plugins of the product and of installed packages.
 
     Raises:
         Rejected: ``invalid_plugin``: an installed package has no plugin at its entry point, or its name is taken.

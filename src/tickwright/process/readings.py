@@ -1,8 +1,8 @@
-"""Where the metrics of a process are read: sources for ``observe.metrics``, and the questions to the database.
+"""Sources of a process's metrics for ``observe.metrics``, including readings of the database.
 
-The questions are the overview's (:mod:`operations.overview.reads`), each count bounded. The database is asked
-only when somebody scrapes, at most once every two seconds. When it does not answer within a second the
-page shows what it has and says ``tickwright_readings_ok 0``.
+The queries are those of the overview (:mod:`operations.overview.reads`), each with bounded counts. They run only for a
+scrape, at most once every two seconds. If the database does not answer within a second, the page shows the last values
+and ``tickwright_readings_ok 0``.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _log = structlog.get_logger("tickwright.metrics")
 
 
 class DatabaseReadings:
-    """The gauges that only the database knows; ``refresh`` before a page, then read as a source."""
+    """Gauges that need the database; call ``refresh`` before a page, then read them as a source."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -44,17 +44,17 @@ class DatabaseReadings:
         self._asking: asyncio.Task[None] | None = None
 
     def __call__(self) -> Sequence[Sample]:
-        """Return what was read last."""
+        """Return the last values."""
         full = Sample("tickwright_database_full", float(DiskFull.is_recent()))
         return [*self._samples, Sample("tickwright_readings_ok", float(self._fresh)), full]
 
     async def refresh(self) -> None:
-        """Ask, unless that was done a moment ago or is being done; returns within about a second."""
+        """Query the database, unless that is recent or in progress; returns within about a second."""
         if monotonic() - self._asked_s < REMEMBER_S:
             return
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
-        done, _ = await asyncio.wait({self._asking}, timeout=ANSWER_S)  # a hanging connection must not hold us up
+        done, _ = await asyncio.wait({self._asking}, timeout=ANSWER_S)  # a hanging connection must not block the page
         if not done:
             self._fresh = False
 
@@ -92,7 +92,7 @@ async def _outbox(connection: Connection) -> list[Sample]:
     oldest_s: dict[str, float] = {}
     for head in await lane_heads(connection):
         scheme = scheme_of(head["destination"])
-        label = scheme if scheme in SCHEMES else "other"  # users write destinations; labels stay bounded
+        label = scheme if scheme in SCHEMES else "other"  # users choose destinations; labels stay bounded
         oldest_s[label] = max(oldest_s.get(label, 0.0), head["age_s"])
     return [
         Sample("tickwright_dead_letters", counts["jobs"], ("job",)),
@@ -149,7 +149,7 @@ def session_source(session: Session) -> Source:
 
 
 def services_source(states: Callable[[], Sequence[ServiceState]]) -> Source:
-    """Return a source for the supervisor's view of its services."""
+    """Return a source for the supervisor's states of its services."""
 
     def read() -> Sequence[Sample]:
         samples = []

@@ -1,4 +1,4 @@
-"""The roles of a process, from its plugins; no role is loaded for that."""
+"""The roles of a process, collected from plugins without loading a role."""
 
 from collections.abc import Sequence
 

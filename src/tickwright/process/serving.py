@@ -1,4 +1,4 @@
-"""The API as a service: its own socket, bounded requests, a graceful end."""
+"""The API as a service: a socket of its own, bounded requests, a graceful end."""
 
 import asyncio
 import errno
@@ -16,7 +16,7 @@ _log = structlog.get_logger("tickwright.api")
 
 
 def listen(at: Bind, *, or_any: bool = False) -> socket.socket:
-    """Return a listening socket; with ``or_any`` a free port where the wanted one is taken.
+    """Return a listening socket; with ``or_any`` at a free port if the wanted one is taken.
 
     Raises:
         Unavailable: ``address_in_use``. Retry, or choose another port.
@@ -33,7 +33,7 @@ def listen(at: Bind, *, or_any: bool = False) -> socket.socket:
 def _bind(at: Bind) -> socket.socket:
     try:
         return bind(at.host, at.port)
-    except (OSError, UnicodeError) as error:  # the latter for a name that no resolver can be asked
+    except (OSError, UnicodeError) as error:  # the latter for an invalid host name
         reason = getattr(error, "strerror", None) or str(error)
         if getattr(error, "errno", None) == errno.EADDRINUSE:
             raise Unavailable("address_in_use", f"cannot listen at {at}: {reason}") from error
@@ -43,10 +43,7 @@ def _bind(at: Bind) -> socket.socket:
 class ApiService:
     """Serves the API until stopped; a :class:`tickwright.ports.service.Service`.
 
-    Args:
-        app: From ``create_app``.
-        socket: Listening already, so that the port is known before the first request.
-        limits: Of its connections.
+    The socket listens already, so the port is known before the first request.
     """
 
     name = "api"
@@ -61,7 +58,7 @@ class ApiService:
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """The URL of the API."""
         return f"http://{Bind(self.host, self.port)}"
 
     async def run(self) -> None:
@@ -82,7 +79,7 @@ class ApiService:
             raise Unavailable("api_ended", "the API server ended by itself")
 
     async def quiesce(self) -> None:
-        """Accept no more connections and let requests finish."""
+        """Accept no more connections, and let requests finish."""
         self._stopping = True
         if self._server is not None:
             self._server.should_exit = True
@@ -91,11 +88,11 @@ class ApiService:
         await self._over.wait()
 
     async def stop(self) -> None:
-        """Cut what still runs."""
+        """Close connections with requests in progress."""
         if self._server is not None:
             self._server.force_exit = True
         await self.quiesce()
 
     def last_tick_age_s(self) -> float | None:
-        """Zero while it listens: it has no rounds."""
+        """Return zero while it listens: it has no loop."""
         return 0.0 if self._server is not None and self._server.started else None

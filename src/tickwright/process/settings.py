@@ -1,4 +1,4 @@
-"""Reads and checks the settings of a process: those of every process and those of each plugin."""
+"""Reads and checks all settings of a process: its own and those of each plugin."""
 
 import difflib
 import os
@@ -13,17 +13,17 @@ from tickwright.plugin.settings import PREFIX, Settings, SettingsPart
 from tickwright.process.plugins import PLUGINS
 
 OUTSIDE = frozenset({"TICKWRIGHT_PG_BIN"})
-"""Names that other rooms read for themselves: the embedded server's programs."""
+"""Variables that other rooms read: the programs of the embedded server."""
 _INHERITED = ("TICKWRIGHT_TEST_", "TICKWRIGHT_EXAMPLE_", SECRET)
 
 
 def parts() -> list[type[SettingsPart]]:
-    """Return every part of the settings: those of every process first."""
+    """Return every part of the settings, the process's own first."""
     return [Settings, *(plugin.settings for plugin in PLUGINS if plugin.settings is not None)]
 
 
 def load_settings(**given: Any) -> Settings:
-    """Return the settings of this process; ``given`` (from the command line) outranks the environment.
+    """Return the settings of this process; ``given`` (from the command line) overrides the environment.
 
     Raises:
         Rejected: ``invalid_settings``; the message has a line per mistake, all at once. Permanent.
@@ -45,7 +45,7 @@ def load_settings(**given: Any) -> Settings:
 
 
 def unknown_names(environment: Mapping[str, str] | None = None) -> dict[str, str | None]:
-    """Return the variables that look like ours and mean nothing, each with the nearest name that does."""
+    """Return variables with our prefix and no meaning, each with the most similar known name."""
     known = {PREFIX + name.upper() for kind in parts() for name in kind.model_fields} | OUTSIDE
     names = os.environ if environment is None else environment
     strange = [n for n in names if n.startswith(PREFIX) and n not in known and not n.startswith(_INHERITED)]
@@ -53,7 +53,7 @@ def unknown_names(environment: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def _problem(entry: Mapping[str, Any]) -> str:
-    """Say what is wrong with one variable; never repeat its value, which may be a secret."""
+    """Return a line for one wrong variable, without its value, which may be a secret."""
     name = PREFIX + str(entry["loc"][0]).upper() if entry["loc"] else "environment"
     cause = entry.get("ctx", {}).get("error")
     if entry["type"] == "string_pattern_mismatch" and entry["loc"] == ("app",):

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first asks to finish, the second to end now."""
+"""SIGTERM and SIGINT: the first asks for a graceful stop, the second for an immediate one."""
 
 import asyncio
 import signal

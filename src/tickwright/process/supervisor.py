@@ -1,15 +1,15 @@
-"""Runs the services of a process: starts them, restarts what crashes, stops them in two steps.
+"""Runs the services of a process: starts them, restarts crashed ones, stops them in two steps.
 
 ::
 
     running ──quiesce──▶ quiescing ──all quiet, or the deadline, or a second request──▶ stopping ──▶ stopped
 
-A service that raises is started again after an exponential wait; its failure is logged once per crash
-and shows in ``/readyz`` and the metrics. Services start in the order given and stop in the opposite
-one, so the session that the others work under comes first and leaves last.
+A service that raises is restarted after an exponential wait. Each crash is logged once, and shown in ``/readyz`` and
+the metrics. Services start in the given order and stop in reverse, so the session of the others starts first and
+leaves last.
 
-This is, beside the boundary of an attempt, the only place that catches every exception: a loop must
-not die silently because of an error that nobody thought of.
+Except for the boundary of an attempt, no other code catches every exception: a loop must not end silently because of
+an unexpected error.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ RESTART = RetryPolicy(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
 HEALTHY_AFTER_S = 60.0
 TICK_WITHIN_S = 15.0
 STOP_ROUND_TRIPS = 20
-"""So many to a far database each service has beside the time to stop."""
+"""Round trips to a far database that each service gets in addition to the time to stop."""
 
 Phase = Literal["running", "quiescing", "stopping", "stopped"]
 
@@ -39,12 +39,7 @@ _log = structlog.get_logger("tickwright.supervisor")
 
 @dataclass(frozen=True, slots=True)
 class Supervised:
-    """A service and what is expected of it.
-
-    Attributes:
-        service: What runs.
-        tick_within_s: ``/readyz`` says no when its loop did not come round for longer.
-    """
+    """A service; ``/readyz`` fails when its loop has not ticked for ``tick_within_s``."""
 
     service: Service
     tick_within_s: float = TICK_WITHIN_S
@@ -52,14 +47,10 @@ class Supervised:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """How a service is, at one moment.
+    """The state of a service at one moment.
 
-    Attributes:
-        running: Its ``run`` is under way.
-        tick_age_s: Since its loop came round; ``None`` before the first time.
-        tick_within_s: The bound of ``tick_age_s``.
-        restarts: How often it was started again after a crash.
-        last_error: Of the last crash; empty without one.
+    ``tick_age_s`` is the time since the last tick (``None`` before the first), ``tick_within_s`` its limit.
+    ``restarts`` and ``last_error`` are those of crashes.
     """
 
     name: str
@@ -71,7 +62,7 @@ class ServiceState:
 
     @property
     def ready(self) -> bool:
-        """Whether it runs and its loop came round in time."""
+        """Whether it runs and its loop has ticked in time."""
         return self.running and self.tick_age_s is not None and self.tick_age_s <= self.tick_within_s
 
 
@@ -89,12 +80,12 @@ class _Runner:
         self.task: asyncio.Task[None] | None = None
 
     def state(self) -> ServiceState:
-        """Return how it is now."""
+        """Return the current state."""
         age_s = self.service.last_tick_age_s()
         return ServiceState(self.service.name, self.running, age_s, self._bound_s, self.restarts, self.last_error)
 
     async def run(self) -> None:
-        """Run it until it is told to stop; start it again when it crashes."""
+        """Run the service until stopped; restart it after a crash."""
         failures = 0
         while not self.stopping.is_set():
             started = monotonic()
@@ -109,23 +100,23 @@ class _Runner:
                 self.restarts += 1
 
     async def _run_once(self) -> bool:
-        """Return whether the service ended by itself, which it does only when it was stopped."""
+        """Return whether the service returned by itself, which it does only after a stop."""
         self.running = True
         try:
             await self.service.run()
-        except BaseException as error:  # a loop must not die of an unforeseen error
+        except BaseException as error:  # a loop must not end by an unexpected error
             if isinstance(error, (SystemExit, KeyboardInterrupt)) or _is_asked_to_end(error):
                 raise
             self.last_error = repr(error)[:500]
             _log.exception("service.crashed", service=self.service.name)
-            await take_cancels_back()  # one that the crash left behind would end the wait for the next start
+            await take_cancels_back()  # a remaining cancellation would end the wait for the restart
             return False
         finally:
             self.running = False
         return True
 
     async def quiesce(self) -> None:
-        """Let it finish what runs."""
+        """Let it finish running work."""
         self.stopping.set()
         try:
             await self.service.quiesce()
@@ -133,7 +124,7 @@ class _Runner:
             _log.exception("service.quiesce_failed", service=self.service.name)
 
     async def stop(self, within_s: float) -> None:
-        """Stop it; cancel it when it does not end within ``within_s``."""
+        """Stop it; cancel it if it does not end within ``within_s``."""
         self.stopping.set()
         try:
             async with asyncio.timeout(within_s):
@@ -148,13 +139,13 @@ class _Runner:
 
 
 class Supervisor:
-    """Runs services; see the module's text.
+    """Runs services; see the module.
 
     Args:
         services: In the order of their start.
-        quiesce_within: How long running work may take to finish after the first request to stop.
-        stop_within: How long each service may take to stop after that.
-        restart: Waits between a crash and the next start.
+        quiesce_within: Time for running work to finish after the first request to stop.
+        stop_within: Time for each service to stop after that.
+        restart: Waits between a crash and the restart.
     """
 
     def __init__(
@@ -174,22 +165,22 @@ class Supervisor:
         self.phase: Phase = "stopped"
 
     def states(self) -> list[ServiceState]:
-        """Return how every service is."""
+        """Return the state of every service."""
         return [runner.state() for runner in self._runners]
 
     def request(self) -> None:
-        """Ask to stop: the first time gently, the second time at once. Safe from a signal handler."""
+        """Ask to stop: the first time gracefully, the second time at once. Safe from a signal handler."""
         if self._quiesce_asked.is_set():
             self._stop_asked.set()
         self._quiesce_asked.set()
 
     async def started(self) -> None:
-        """Return when the loop of every service has come round once."""
+        """Return when every service has ticked once."""
         while not all(state.tick_age_s is not None for state in self.states()):  # noqa: ASYNC110  ticks have no event
             await asyncio.sleep(0.01)
 
     async def run(self) -> None:
-        """Run everything until somebody asks to stop or every service has ended; then stop everything."""
+        """Run everything until a request to stop, or until every service has ended; then stop everything."""
         self.phase = "running"
         for runner in self._runners:
             runner.task = asyncio.create_task(runner.run(), name=f"service:{runner.service.name}")

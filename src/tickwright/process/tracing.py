@@ -1,7 +1,8 @@
-"""Who records the spans of this process: the program's own provider, or one that sends them by OTLP over HTTP.
+"""Recording of spans: with the program's own provider, or with one that sends them by OTLP over HTTP.
 
-``TICKWRIGHT_TRACES`` says whether; where to, how many and under which name say OpenTelemetry's own variables, which its
-SDK reads. A collector that is away costs a warning now and then and holds up nobody, not even the end of the process.
+``TICKWRIGHT_TRACES`` switches it on. OpenTelemetry's own variables, which its SDK reads, set the receiver, the sampling
+and the service name. An unavailable collector causes a warning now and then and delays nothing, not even the end of the
+process.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ SERVICE = "tickwright"
 
 
 class _Opened:
-    """How many parts of this process want spans, and the provider that we made for them."""
+    """How many parts of this process want spans, and the provider that was made for them."""
 
     users = 0
     ours: "TracerProvider | None" = None
@@ -33,10 +34,10 @@ class _Opened:
 
 @asynccontextmanager
 async def open_traces(settings: Settings) -> AsyncIterator[None]:
-    """Record spans for the length of the block, where ``TICKWRIGHT_TRACES`` says so; blocks may be nested.
+    """Record spans during the block, if ``TICKWRIGHT_TRACES`` is set; blocks may be nested.
 
     Raises:
-        Rejected: ``tracing_not_installed``. Permanent until the extra is.
+        Rejected: ``tracing_not_installed``. Permanent until the extra is installed.
     """
     if not settings.traces:
         yield
@@ -66,7 +67,7 @@ def _begin() -> None:
 
 
 def _make_provider() -> "TracerProvider":
-    """Return a provider that nobody else has: a program's own spans want one of the program's own."""
+    """Return a separate provider; a program that wants its own spans sets up its own."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -81,7 +82,7 @@ def _make_provider() -> "TracerProvider":
 
 
 async def _end() -> None:
-    """Record nothing more, and send what is left; after three seconds it is dropped."""
+    """Stop recording, and send pending spans; after three seconds drop them."""
     record_with(None)
     provider, _Opened.ours = _Opened.ours, None
     if provider is None:

@@ -1,4 +1,4 @@
-"""What a process says of itself: its metrics from every source, and whether it is ready."""
+"""State of a process for operators: metrics from every source, and readiness."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,7 +26,7 @@ from tickwright.store.pool import slowness
 class Watch:
     """The supervisor's states, the metrics page and the readiness of one process.
 
-    Built before the supervisor, because services that it supervises serve these answers; ``follow`` joins them.
+    It is built before the supervisor, because supervised services serve these answers; ``follow`` connects them.
     """
 
     def __init__(self, context: Context, session: WorkerSession) -> None:
@@ -51,25 +51,25 @@ class Watch:
         self._registry.register(self._collector)
 
     def follow(self, supervisor: Supervisor) -> None:
-        """Answer from ``supervisor`` from now on."""
+        """Take the states from ``supervisor``."""
         self._supervisor = supervisor
 
     def states(self) -> list[ServiceState]:
-        """Return how every service is."""
+        """Return the state of every service."""
         return [] if self._supervisor is None else self._supervisor.states()
 
     @property
     def now(self) -> Callable[[], bytes]:
-        """Render the page at once, with what the database said last."""
+        """Render the page at once, with the database's last readings."""
         return lambda: generate_latest(self._registry)
 
     async def ready(self) -> Readiness:
-        """Say whether the database answers and every loop has come round."""
+        """Return whether the database answers and every loop has ticked."""
         return readiness(self.states(), database=await self.check.answers())
 
 
 def readiness(states: Sequence[ServiceState], *, database: bool) -> Readiness:
-    """Return the verdict; without the database no service can work but the one that says so."""
+    """Return the readiness. Without the database no service can work, except the health server."""
     waits = "waits for the database"
     checks = {
         state.name: "not ready" if not state.ready else "ok" if database or state.name == HealthServer.name else waits

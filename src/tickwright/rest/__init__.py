@@ -1,1 +1,1 @@
-"""Parts of REST that all capabilities share: the gate, bodies, problems, and the HTTP listener."""
+"""REST parts that all capabilities share: the gate, bodies, problems, and the HTTP listener."""

@@ -1,14 +1,14 @@
-"""How many connections a listener has, in all and per client address, and which one makes room for a new one.
+"""Limits of a listener's connections, in all and per client address, and which connection makes room for a new one.
 
-At a cap the new connection displaces the oldest one that waits for its client: of its own address where that has its
-share, else of the address that holds most. So whoever opens connections and sends nothing displaces itself. Where
-every connection has a request under way there is none to displace; then a few spare ones are taken, which get
-an answer from the probes and a refusal from everything else.
+At a limit, a new connection displaces the oldest connection that waits for its client: one of the new connection's own
+address if that address has its share, otherwise one of the address with most connections. So a client that opens
+connections and sends nothing displaces itself. If every connection has a request in progress, none is displaced. Then a
+few spare connections are accepted, which get answers from the probes and a refusal from every other path.
 
-What clients have not read has a bound over all connections. Above it the connection that has waited for its reader
-longest is closed, of the address with most unread bytes. Answers to requests without a key go first where they are over
-half of it, and those to keys otherwise: neither can keep the other from being read. The only one that is unread is
-kept, and so is the only one with a key, so that an answer of any size arrives.
+Bytes that clients have not read have a limit over all connections. Above it, the connection that has waited longest for
+its reader is closed, of the address with most unread bytes. Answers to requests without a key are closed first if they
+are over half of the limit, otherwise answers to keys: neither group can block the other. The only unread connection is
+kept, and so is the only one with a key, so an answer of any size arrives.
 """
 
 import platform
@@ -27,19 +27,19 @@ UNREAD_UNCOUNTED = 16_384
 
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
-    """The bounds of one listener; times in seconds.
+    """The limits of one listener; times in seconds.
 
     Attributes:
         head_s: From a connection, or from the first byte of a head, to the end of that head.
         idle_s: From the end of an answer to the next head.
-        unread_s: In which a client reads ``bytes_per_s`` of what waits for it.
-        linger_s: From an answer to a body that was not read to the end of the connection.
+        unread_s: In which a client must read ``bytes_per_s`` of what waits for it.
+        linger_s: From an answer to a body that was not read, to the end of the connection.
         bytes_per_s: The slowest reader.
-        unread_bytes: What all clients together leave unread; up to ``UNREAD_UNCOUNTED`` of a connection do not count.
-        connections: In all; less where the process may open fewer files.
-        per_address: Of one client address (of IPv6, one network of 64 bits).
-        proxies: Networks of reverse proxies, whose addresses stand for many clients and have no share.
-        hosts: Names under which it may be asked for, besides this machine's own, addresses and names without a dot.
+        unread_bytes: Unread by all clients together; up to ``UNREAD_UNCOUNTED`` of each connection do not count.
+        connections: In all; fewer where the process may open fewer files.
+        per_address: Per client address (in IPv6, per network of 64 bits).
+        proxies: Networks of reverse proxies. Their addresses stand for many clients and have no share.
+        hosts: Accepted host names, besides this machine's own, addresses and names without a dot.
     """
 
     head_s: float = 10.0
@@ -63,7 +63,7 @@ PROBES_LIMITS = ListenerLimits(connections=256, per_address=128)
 
 
 class Admitted(Enum):
-    """What becomes of a new connection."""
+    """Decision about a new connection."""
 
     FULLY = "fully"
     SPARE = "spare"
@@ -71,33 +71,33 @@ class Admitted(Enum):
 
 
 class Connection(Protocol):
-    """What is counted here."""
+    """A counted connection."""
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether nothing goes on until the client sends or reads."""
+        """Whether its next step is the client's: to send or to read."""
         ...
 
     @property
     def has_key(self) -> bool:
-        """Whether the answer that goes out is one to a key."""
+        """Whether its current answer is for a request with a key."""
         ...
 
     @property
     def transport(self) -> "Transport":
-        """What is closed."""
+        """Its transport."""
         ...
 
 
 class Transport(Protocol):
-    """What can be closed at once, and knows what its client has not read."""
+    """A transport that closes at once, and knows its unread bytes."""
 
     def abort(self) -> None:
-        """Close."""
+        """Close at once."""
         ...
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait for the client."""
+        """Return how many bytes the client has not read."""
         ...
 
 
@@ -116,7 +116,7 @@ class Admission:
         self._counts: Counter[str] = Counter()
 
     def admit(self, connection: Connection, address: str) -> Admitted:
-        """Count a new connection; where there is no room, close one that waits for its client."""
+        """Count a new connection; without room, close one that waits for its client."""
         address = client_of(address)
         of_its_own = self._held.get(address, {})
         if len(of_its_own) >= self.limits.per_address and not covers(self.limits.proxies, address):
@@ -135,7 +135,7 @@ class Admission:
         return Admitted.REFUSED
 
     def forget(self, connection: Connection) -> None:
-        """A connection has ended, or is to."""
+        """Stop counting a connection that has ended or is being closed."""
         self._unread.pop(connection, None)
         address = self._address_of.pop(connection, None)
         if address is None:
@@ -149,11 +149,11 @@ class Admission:
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes wait for clients that do not read."""
+        """Number of bytes that clients have not read."""
         return sum(connection.transport.get_write_buffer_size() for connection in self._unread)
 
     def waits(self, connection: Connection) -> None:
-        """Count what a client has not read; above the bound close connections, perhaps this one."""
+        """Count unread bytes of a connection; above the limit close connections, perhaps this one."""
         if connection not in self._address_of:  # refused, or closed already
             return
         self._unread[connection] = None
@@ -161,11 +161,11 @@ class Admission:
             self._close(self._slowest(), "unread")
 
     def has_read(self, connection: Connection) -> None:
-        """A client has read what waited for it."""
+        """Stop counting a connection whose client has read everything."""
         self._unread.pop(connection, None)
 
     def facts(self) -> dict[str, int]:
-        """Return what was closed since the last call."""
+        """Return how many connections were closed since the last call, by reason."""
         found = {name: count for name, count in {**self._counts, "too_slow": self.cut}.items() if count}
         self._counts.clear()
         self.cut = 0
@@ -175,7 +175,7 @@ class Admission:
         return sorted(self._held.values(), key=len, reverse=True)
 
     def _displace(self, groups: Iterable[dict[Connection, None]]) -> bool:
-        """Close the oldest connection of the first group that has one which waits."""
+        """Close the oldest waiting connection of the first group that has one."""
         for group in groups:
             found = next((connection for connection in group if connection.waits_for_client), None)
             if found is not None:
@@ -184,7 +184,7 @@ class Admission:
         return False
 
     def _slowest(self) -> Connection:
-        """Return the connection that has waited for its reader longest, of those that go first."""
+        """Return the connection that has waited longest for its reader, of the group to close first."""
         bytes_of: Counter[tuple[bool, str]] = Counter()
         for connection in self._unread:
             bytes_of[self._group(connection)] += connection.transport.get_write_buffer_size()

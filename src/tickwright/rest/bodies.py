@@ -1,4 +1,4 @@
-"""Request bodies within their bounds: type, encoding, bytes and time are limited before anything is parsed."""
+"""Request bodies: type, encoding, bytes and time are limited before parsing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -23,7 +23,7 @@ class ClientGone(Exception):
 
 
 def check_type(headers: Headers, types: frozenset[bytes]) -> int | None:
-    """Return the declared length of a body that has one of ``types`` and no encoding.
+    """Return the declared length of a body with one of ``types`` and no encoding.
 
     Raises:
         Rejected: ``unsupported_media_type`` or ``unsupported_encoding`` (415). Permanent.
@@ -58,7 +58,7 @@ async def read_body(receive: Receive, length: int | None, bytes_max: int, timeou
 
     Raises:
         Rejected: ``body_too_large`` (413), also when it comes in chunks; ``request_timeout`` (408). Permanent.
-        ClientGone: Nobody is there any more.
+        ClientGone: The client has left.
     """
     if length is not None and length > bytes_max:
         raise _too_large(bytes_max)
@@ -94,12 +94,12 @@ async def _read_rest(receive: Receive, first: bytes, bytes_max: int) -> bytes:
 
 
 async def stream_body(receive: Receive, idle: timedelta, bytes_per_s: int = STREAM_BYTES_PER_S) -> AsyncIterator[bytes]:
-    """Give the body piece by piece, however long it is.
+    """Yield the body piece by piece, whatever its length.
 
-    Only the time that is spent waiting for the client counts: ``idle`` in all, and more with what has come.
+    Only the time spent waiting for the client counts: ``idle`` in all, and more with each piece received.
 
     Raises:
-        Rejected: ``request_timeout`` (408): nothing came for ``idle``, or less than ``bytes_per_s``. Permanent.
+        Rejected: ``request_timeout`` (408): no data for ``idle``, or less than ``bytes_per_s``. Permanent.
         ClientGone: The stream broke off.
     """
     more, patience_s = True, idle.total_seconds()

@@ -1,4 +1,4 @@
-"""The REST routes of dead letters that a broker keeps: one pair of routes for each kind of them."""
+"""REST routes of dead letters in a broker: one pair of routes per kind."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, Protocol
@@ -16,16 +16,16 @@ class DeadLetters(Protocol):
     """Lists and requeues dead letters of one kind; see ``engine.outbox.broker_dead_letters``."""
 
     async def list(self, wanted: str | None, *, limit: int) -> Any:
-        """Return a page of the oldest ones, or of those ``wanted``."""
+        """Return a page of the oldest ones, or of those that match ``wanted``."""
         ...
 
     async def requeue(self, *, caller: Caller, ids: Sequence[str] | None, limit: int) -> DeadMessagesRequeued:
-        """Put those of ``ids``, or the oldest, into their queue again."""
+        """Put those of ``ids``, or the oldest, back into their queue."""
         ...
 
 
 class Operation(NamedTuple):
-    """A route in the OpenAPI document: its name, which generated clients use, and its description."""
+    """Name and description of a route in the OpenAPI document; generated clients use the name."""
 
     name: str
     description: str

@@ -1,7 +1,7 @@
-"""An answer that does not end: server-sent events from a subscription, as long as somebody reads them.
+"""An endless answer: server-sent events from a subscription, until the client leaves.
 
-The client is not waited for. What it has not read lies in its connection's buffers, which are kept small; when they
-are full for ``UNREAD_S`` the connection is cut. Between two messages a comment keeps proxies from doing that.
+The stream does not wait for the client. Unread data lies in the connection's buffers, which are small; when they stay
+full for ``UNREAD_S``, the connection is closed. In pauses a comment keeps proxies from closing the connection.
 """
 
 import asyncio
@@ -22,30 +22,28 @@ BUFFER_BYTES = 65_536
 RETRY_MS = 2000
 _HEADERS = {
     "cache-control": "no-store, no-transform",
-    "x-accel-buffering": "no",  # nginx would collect what is small
+    "x-accel-buffering": "no",  # nginx would buffer small messages
     "content-type": "text/event-stream; charset=utf-8",
 }
 
 
 class Subscriber(Protocol):
-    """One end of a subscription."""
+    """A subscription for one reader."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether no more messages come."""
         ...
 
     async def next(self, within_s: float) -> bytes | None:
-        """Return the next message; ``None`` when there was none in time, or it is over."""
+        """Return the next message; ``None`` when none came in time, or the subscription is over."""
         ...
 
 
 class EventStream(Response):
-    """Sends each message of a subscription as an event, until it is over or the client is gone.
+    """Sends each message of a subscription as an event, until it is over or the client leaves.
 
-    Args:
-        subscribed: Opened when the answer begins; what it raises is the answer.
-        event: The events' name.
+    The subscription opens when the answer begins; an error that it raises becomes the answer.
     """
 
     def __init__(self, subscribed: AbstractContextManager[Subscriber], event: str) -> None:
@@ -71,7 +69,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": b""})
         except TimeoutError:
             if transport is not None:
-                transport.abort()  # closing would wait for the client to read what it does not read
+                transport.abort()  # close() would wait until the client has read everything
         finally:
             gone.cancel()
 
@@ -90,14 +88,14 @@ class EventStream(Response):
 
 
 async def _gone(receive: Receive) -> None:
-    """Return when the client has left; what it sends is not read."""
+    """Return when the client has left; ignore what it sends."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def _keep_buffers_small(transport: Any) -> None:
-    """Let what is not read be noticed soon: by default megabytes would lie in the kernel first."""
-    if transport is None or transport.is_closing():  # uvloop raises when a closed transport is set up
+    """Make unread data noticeable soon: by default the kernel buffers megabytes first."""
+    if transport is None or transport.is_closing():  # uvloop raises for a closed transport
         return
     transport.set_write_buffer_limits(high=BUFFER_BYTES)
     found = transport.get_extra_info("socket")

@@ -1,4 +1,4 @@
-"""What a capability's routes need from the API that they are part of: who asks, and the body."""
+"""What the API provides to a capability's routes: authentication and the body."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 class Gate(Protocol):
-    """Authentication, roles, and bodies within their bounds. Requests are Starlette's."""
+    """Authentication, roles, and bodies within their limits. Requests are Starlette's."""
 
     def allow(self, role: Role, scope: str | None = None) -> Any:
-        """Return a FastAPI dependency that gives the :class:`Caller`, or refuses one below ``role``.
+        """Return a FastAPI dependency that returns the :class:`Caller`, or refuses one below ``role``.
 
-        A key with scopes passes where ``scope`` is one of them, and nowhere else.
+        A key with scopes passes only where ``scope`` is one of them.
         """
         ...
 
@@ -24,7 +24,7 @@ class Gate(Protocol):
         ...
 
     async def read_bytes(self, request: Any, bytes_max: int | None = None) -> bytes:
-        """Return a JSON body as it came; it has ``bytes_max`` at most, or what any body has."""
+        """Return a JSON body as bytes; at most ``bytes_max``, or the limit of any body."""
         ...
 
     def check_role(self, scope: Any, role: Role, needed: str | None = None) -> None:
@@ -32,17 +32,17 @@ class Gate(Protocol):
         ...
 
     async def read_raw(self, scope: Any, receive: Any) -> bytes:
-        """Return the JSON body of an ASGI scope as it came, for a route without the framework."""
+        """Return the JSON body of an ASGI scope as bytes, for a route without the framework."""
         ...
 
     def stream(self, request: Any, *, csv: bool = False) -> AsyncIterator[bytes]:
-        """Return an NDJSON body piece by piece; with ``csv`` it may be CSV as well."""
+        """Yield an NDJSON body piece by piece; with ``csv`` also CSV."""
         ...
 
     def now(self) -> datetime | None:
-        """Return a time that the database's clock has reached, where one is known."""
+        """Return a time that the database's clock has reached, if known."""
         ...
 
     def forget_keys(self) -> None:
-        """Look every key up again at its next use: one was changed."""
+        """Look up every key again at its next use, after a key was changed."""
         ...

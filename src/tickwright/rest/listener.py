@@ -1,17 +1,16 @@
-"""The HTTP listeners of a process, the API's and that of the probes: uvicorn with the bounds that it lacks.
+"""The HTTP listeners of a process, for the API and for the probes: uvicorn with additional limits.
 
-A connection has an absolute deadline while it waits for its client: for a head, for the next request, for the end of
-a body that the answer did not wait for, and for the reading of an answer. No byte that arrives moves a deadline; a
-head that begins and an answer that ends do. One loop checks all connections, so a request arms no timer.
+A connection has an absolute deadline while it waits for its client: for a head, for the next request, for the end of a
+body that the answer did not wait for, and for the reading of an answer. Arriving bytes move no deadline; the begin of a
+head and the end of an answer do. One loop checks all connections, so a request starts no timer.
 
-What a client sends is read in one way only. An ``Upgrade`` is ignored, together with its effect on the parser, which
-would take the body for the next request. Behind an answer to a request whose body has not ended, and behind what is
-refused, nothing is parsed any more: the connection closes. Everything that is kept without being a body has a bound:
-heads, trailers, what stands between chunks, and requests that wait for the answers before theirs. A request is given to
-the application when the answer before it has been read, so a connection keeps one answer.
+Input is parsed in one way only. An ``Upgrade`` is ignored, together with its effect on the parser, which would take the
+body for the next request. After an answer to a request whose body has not ended, and after a refusal, nothing more is
+parsed: the connection closes. Everything that is stored besides bodies has a limit: heads, trailers, bytes between
+chunks, and requests that wait for earlier answers. The application gets a request when the client has read the answer
+before it, so a connection stores one answer.
 
-How many connections and unread bytes there may be, and which connection makes room, is in
-:mod:`tickwright.rest.admission`.
+:mod:`tickwright.rest.admission` limits connections and unread bytes, and decides which connection makes room.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ _log = structlog.get_logger("tickwright.listener")
 
 
 class _Refusal:
-    """An ASGI application with one answer: a problem, after which the connection closes."""
+    """An ASGI application with one answer: a problem, then the connection closes."""
 
     def __init__(self, status: int, title: str, code: str, detail: str) -> None:
         self.code = code
@@ -64,7 +63,7 @@ class _Refusal:
         await send({"type": "http.response.body", "body": self._body})
 
     def raw(self) -> bytes:
-        """Return the answer as bytes, for a request that no application sees."""
+        """Return the answer as bytes, for a request that reaches no application."""
         lines = [b"HTTP/1.1 %d %b" % (self._status, self._title.encode())]
         return b"\r\n".join([*lines, *(name + b": " + value for name, value in self._headers), b"", self._body])
 
@@ -98,7 +97,7 @@ _NOT_OURS = _Refusal(
 
 
 class _Refused(Exception):
-    """Raised in a callback, the only way to stop the parser within a segment."""
+    """Raised in a callback, because nothing else stops the parser within a segment."""
 
     def __init__(self, refusal: _Refusal) -> None:
         super().__init__(refusal)
@@ -116,23 +115,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = self._fields = 0  # of a head or of trailers
         self._in_head, self._head_begun = True, False
         self._is_spare = self._lingers = self._is_deaf = False
-        self._answering: Any = None  # the request that has been given to the application last
+        self._answering: Any = None  # the last request that the application got
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether nothing goes on here until the client sends or reads; such a connection may make room."""
+        """Whether the next step is the client's: to send or to read. Such a connection may be displaced."""
         cycle = self._answering
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
     @property
     def has_key(self) -> bool:
-        """Whether the application knows whose request it answers here."""
+        """Whether the current request was authenticated."""
         return self._answering is not None and CALLER in self._answering.scope
 
-    # ------------------------------------------------------------------ the transport's side
+    # ------------------------------------------------------------------ callbacks of the transport
 
     def connection_made(self, transport: Any) -> None:
-        """Give the first head its deadline, or refuse."""
+        """Set the deadline of the first head, or refuse the connection."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=UNREAD_UNCOUNTED)
         self._due_s = self.loop.time() + self._limits.head_s
@@ -142,13 +141,13 @@ class BoundedProtocol(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Make room, and say so to the request under way; uvicorn says it to the last one only."""
+        """Stop counting, and notify the request in progress; uvicorn notifies only the last one."""
         self._admission.forget(self)
         self._let_go(self._answering)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse, unless the connection only waits for its end; refuse what is too much or no HTTP."""
+        """Parse, unless the connection only waits for its end; refuse too much data and invalid HTTP."""
         if self._reads_no_more():
             return
         self._bare_bytes += len(data)
@@ -163,11 +162,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _reads_no_more(self) -> bool:
         cycle: Any = self.cycle  # None before the first head
-        closes = cycle is not None and cycle.response_started and cycle.more_body  # its answer did not wait for it
+        closes = cycle is not None and cycle.response_started and cycle.more_body  # answered before its body ended
         return closes or self._is_deaf or self._lingers or self.transport.is_closing()
 
     def _parse(self, data: bytes) -> None:
-        """Feed the parser; where it stops at an upgrade, let another one read the same head without that field."""
+        """Feed the parser. Where it stops at an upgrade, a new parser reads the same head without that field."""
         while True:
             try:
                 self.parser.feed_data(data)
@@ -182,7 +181,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 return
 
     def _refuse(self, refusal: _Refusal) -> None:
-        """Read nothing more. Requests that came whole are answered; else this one is, if nothing else is under way."""
+        """Read nothing more. Complete requests are answered; if there are none, the refusal is the answer."""
         self._is_deaf = True
         _log.warning("listener.refused", code=refusal.code)
         cycle: Any = self.cycle
@@ -200,28 +199,28 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @staticmethod
     def _let_go(cycle: Any) -> None:
-        """Tell the application that there is nobody for its answer."""
+        """Tell the application that the client has left."""
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
 
     def pause_writing(self) -> None:
-        """The client does not read: from now on it has to."""
+        """Set a deadline for a client that does not read."""
         super().pause_writing()
         self._watch_reading(self.loop.time())
         self._admission.waits(self)
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Remove that deadline after the client has read."""
         super().resume_writing()
         self._unread_due_s = inf
         self._admission.has_read(self)
         self._begin_next()
 
-    # ------------------------------------------------------------------ the parser's side
+    # ------------------------------------------------------------------ callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """The first bytes of a head are there; an empty line before it is none."""
+        """Begin a head at its first byte; an empty line before it does not count."""
         self._check_pipeline()
         self._head_begun = True
         self._head_bytes = self._fields = 0
@@ -230,12 +229,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope[TRANSPORT] = self.transport  # type: ignore[literal-required]  # for answers that do not end
 
     def on_url(self, url: bytes) -> None:
-        """Keep a piece of the target."""
+        """Keep a part of the target."""
         self._count(len(url), fields=0)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a field of a head; trailers are not kept."""
+        """Keep a field of a head; count and drop trailers."""
         self._count(len(name) + len(value) + len(b":\r\n"), fields=1)
         if self._is_of_head():
             super().on_header(name, value)
@@ -245,7 +244,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _Refused(_TOO_DEEP)
 
     def _count(self, length: int, *, fields: int) -> None:
-        """Refuse what is too large although it came whole, in one segment with the rest of its request."""
+        """Refuse a head that is too large, even when it came in one segment with the rest of its request."""
         self._head_bytes += length
         self._fields += fields
         if self._fields > FIELDS_MAX or self._head_bytes > HEAD_BYTES_MAX:
@@ -255,11 +254,11 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._in_head
 
     def on_headers_complete(self) -> None:
-        """The head is there; an answer that begins before the body has ended closes the connection."""
+        """Begin the request; an answer that begins before the body has ended closes the connection."""
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 raise _Refused(_NO_TUNNEL)
-            return  # it is parsed again
+            return  # the head is parsed again
         self._in_head = self._head_begun = False
         self._bare_bytes = self._head_bytes = self._fields = 0
         self._due_s = inf
@@ -270,18 +269,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.transport = _ClosesLater(self)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
-        """What comes from here on is counted again until there is more of the body."""
+        """Reset the count of bytes outside bodies."""
         self._bare_bytes = 0
         super().on_body(body)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self.pipeline.appendleft((cycle, app))
         self._begin_next()
-        if self.pipeline:  # it waits, like one behind an answer that is being made
+        if self.pipeline:  # it waits for an earlier answer
             self.flow.pause_reading()
 
     def _begin_next(self) -> None:
-        """Begin with the request that waits longest, if it may."""
+        """Begin the request that waits longest, if it may begin."""
         if not self._may_begin():
             return
         self.flow.resume_reading()
@@ -290,7 +289,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super()._start_asgi_task(self._answering, app)
 
     def _may_begin(self) -> bool:
-        """Whether the answer before has been made and read, and the connection goes on."""
+        """Whether the previous answer is complete and read, and the connection continues."""
         cycle = self._answering
         is_made = cycle is None or cycle.response_complete
         ends = self._lingers or self.transport.is_closing()
@@ -301,19 +300,19 @@ class BoundedProtocol(HttpToolsProtocol):
             return _TOO_MANY
         hosts = [value for name, value in self.headers if name == b"host"]
         ours = len(hosts) < 2 and all(self._admission.hosts.allow(host) for host in hosts)
-        return None if ours else _NOT_OURS  # a browser always says one
+        return None if ours else _NOT_OURS  # a browser always sends one
 
     def on_message_complete(self) -> None:
-        """The body has ended: the answer may leave the connection open, and what comes next is another head."""
+        """End the body: the answer may leave the connection open, and a head comes next."""
         if self.parser.should_upgrade():
-            return  # as the parser has it; the body is still to come
+            return  # only for the parser; the body follows
         self._in_head, self._bare_bytes = True, 0
         self.cycle.transport = self.transport
         self.cycle.default_headers = self.server_state.default_headers
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begin with what waits, or wait for another head; uvicorn's own timer would end with any byte."""
+        """Begin the next request, or wait for a head; uvicorn's own timer would end with any byte."""
         if self.transport.is_closing() or self._lingers:
             return
         now_s = self.loop.time()
@@ -326,7 +325,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------------ deadlines
 
     def linger(self) -> None:
-        """Send nothing more, and for a moment read what is under way: closing at once could destroy the answer."""
+        """Send nothing more, and read for a moment: closing at once could destroy the answer on its way."""
         if not self._lingers and not self.transport.is_closing():
             self._lingers = True
             self._due_s = self.loop.time() + self._limits.linger_s
@@ -334,22 +333,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def check(self, now_s: float) -> bool:
-        """Close what has waited for its client for too long, and say whether it was closed."""
+        """Close the connection if its client took too long; return whether it was closed."""
         if now_s >= self._unread_due_s and not self._has_read():
             self.transport.abort()
             return True
         if self.transport.is_closing():
-            if self._unread_due_s == inf:  # what is written has to leave before it is closed
+            if self._unread_due_s == inf:  # what is written is sent before the close
                 self._watch_reading(now_s)
             return False
         if now_s < self._due_s:
             return False
         if self._lingers:
             self.transport.abort()
-        elif self._is_answering:  # the next head has begun, which does not cut the answer before it
+        elif self._is_answering:  # the next head has begun; it does not end the answer before it
             self._due_s = now_s + self._limits.head_s
             return False
-        elif self.transport.get_write_buffer_size():  # the answer before is still being read
+        elif self.transport.get_write_buffer_size():  # the client still reads the previous answer
             self._due_s = now_s + self._limits.idle_s
             if self._unread_due_s == inf:
                 self._watch_reading(now_s)
@@ -368,7 +367,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread_due_s = now_s + self._limits.unread_s
 
     def _has_read(self) -> bool:
-        """Whether the client has read enough since the last time, at the slowest rate; then it has as long again."""
+        """Return whether the client has read enough since the last check; then restart its deadline."""
         left, before = self.transport.get_write_buffer_size(), self._unread_bytes
         if not left and not self.transport.is_closing():
             self._unread_due_s = inf
@@ -378,24 +377,21 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _ClosesLater:
-    """The transport under an answer whose request has not ended: closing lingers."""
+    """The transport for an answer whose request has not ended: ``close`` lingers."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         self._protocol = protocol
         self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
 
     def close(self) -> None:
-        """Close when the client has heard the answer."""
+        """Close when the client has received the answer."""
         self._protocol.linger()
 
 
 class Listener(uvicorn.Server):
-    """Runs one application on listening sockets; ``serve(sockets=[…])``, ``should_exit`` drains and ends it.
+    """Runs one application on listening sockets with ``serve(sockets=[…])``.
 
-    Args:
-        app: ASGI.
-        limits: Of this listener.
-        drain_s: How long requests may go on when it ends.
+    ``should_exit`` ends it; requests in progress have ``drain_s`` then.
     """
 
     def __init__(self, app: Any, *, limits: ListenerLimits | None = None, drain_s: int = 10) -> None:
@@ -415,13 +411,13 @@ class Listener(uvicorn.Server):
                 date_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=drain_s,
-                backlog=ACCEPTS_AT_ONCE,  # each accepted socket takes a descriptor before it can be refused
+                backlog=ACCEPTS_AT_ONCE,  # an accepted socket takes a descriptor before it can be refused
             )
         )
         self._sweep_ticks = max(1, min(TICKS_PER_S, int(self._limits.shortest_s * TICKS_PER_S / 4)))
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until ``should_exit``; nothing stays open, not even when this is cancelled."""
+        """Serve until ``should_exit``; close everything at the end, also after a cancellation."""
         try:
             await super().serve(sockets)
         finally:
@@ -433,13 +429,13 @@ class Listener(uvicorn.Server):
                 connection.transport.abort()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin; the kernel's queue may be longer than what is accepted at once."""
+        """Begin; the kernel's queue may be longer than the number accepted at once."""
         await super().startup(sockets)
         for listening in sockets or ():
             listening.listen(BACKLOG)
 
     async def on_tick(self, counter: int) -> bool:
-        """Check every deadline."""
+        """Check all deadlines."""
         if counter % self._sweep_ticks == 0:
             now_s = asyncio.get_running_loop().time()
             connections: list[Any] = list(self.server_state.connections)
@@ -455,13 +451,13 @@ class Listener(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket, so that the port is known, and nobody else's, before the server runs."""
+    """Return a listening socket, which reserves the port before the server runs."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(BACKLOG)  # only this keeps others away: two sockets that do not listen may share a port
+        made.listen(BACKLOG)  # reserves the port: two sockets that do not listen may share it
     except BaseException:
         made.close()
         raise

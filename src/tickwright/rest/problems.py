@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem details: one shape, a stable ``code``, and what to do. Never a stack trace."""
+"""Errors as RFC 9457 problem details: one shape, a stable ``code``, and advice. Never a stack trace."""
 
 from http import HTTPStatus
 from typing import Any
@@ -30,7 +30,7 @@ class Problem(msgspec.Struct, kw_only=True):
 
 
 def problem(error: TickwrightError) -> tuple[int, Headers, bytes]:
-    """Return status, headers and body of the answer that ``error`` is, with no more than its caller may see."""
+    """Return status, headers and body of an error's answer, without data that the caller may not see."""
     status = error.http_status
     details = {name: value for name, value in error.details.items() if name not in {"retry_after_s", "headers"}}
     body = msgspec.json.encode(
@@ -90,9 +90,9 @@ _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = 
 
 
 def translate(error: BaseException, *, of_a_change: bool) -> TickwrightError | None:
-    """Return a foreign error as one of ours; ``None`` for one that nobody expected.
+    """Return a foreign error as one of ours; ``None`` for an unexpected one.
 
-    A connection that breaks under a change leaves open whether it was done, and whoever sent it has to know that.
+    When a connection breaks during a change, the outcome is unknown; ``of_a_change`` makes the answer say so.
     """
     if isinstance(error, TickwrightError):
         return error
@@ -101,11 +101,11 @@ def translate(error: BaseException, *, of_a_change: bool) -> TickwrightError | N
 
 
 def unexpected() -> TickwrightError:
-    """Return what a caller hears of an error of ours: nothing but that it is ours."""
+    """Return the answer to an internal error, which shows no details."""
     return TickwrightError("internal_error", "something broke on our side; the log has more")
 
 
 def of_status(status: int, message: str, **details: Any) -> TickwrightError:
-    """Return an error that the framework found: no such route, no such method."""
+    """Return the error for a status of the framework, such as no such route or method."""
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, f"http_{status}")
     return Rejected(code, message, status=status, **details)

@@ -1,4 +1,4 @@
-"""What the routes of every capability have in common: parameters, answers, and how both are documented."""
+"""Shared by the routes of every capability: parameters, answers, and their documentation."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -19,12 +19,12 @@ NDJSON = "application/x-ndjson"
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return ``value`` as a JSON answer, without data of users for whom they are not."""
+    """Return ``value`` as a JSON answer, without user data that the caller may not see."""
     return Response(msgspec.json.encode(shown(value)), status, headers, media_type="application/json")
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """Return the OpenAPI reference to a struct; the API puts every ``STRUCTS`` among the components."""
+    """Return the OpenAPI reference to a struct; the API adds all ``STRUCTS`` to the components."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
     return dict(schema)
 
@@ -42,5 +42,5 @@ def takes(kind: Any, *, required: bool = True, media_type: str = "application/js
 
 
 def instant_of(text: str | None, field: str) -> datetime | None:
-    """Return the instant that a parameter says, where it says one; see ``parse_instant`` for the errors."""
+    """Return the instant in a parameter, if any; see ``parse_instant`` for the errors."""
     return None if text is None else parse_instant(text, field=field)

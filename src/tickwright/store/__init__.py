@@ -1,1 +1,1 @@
-"""PostgreSQL: pools, migrations and the SQL that several rooms share."""
+"""PostgreSQL: pools, migrations and shared SQL."""

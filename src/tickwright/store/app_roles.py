@@ -1,4 +1,4 @@
-"""Database roles that use plain SQL only: how one is made, and which roles may do more than such a one."""
+"""Database roles that use plain SQL only: their creation, and roles with more rights than that."""
 
 import base64
 import hashlib
@@ -21,13 +21,13 @@ _PASSWORD = re.compile(r"[!-~]{8,200}")
 
 
 async def create_app_role(connection: Connection, name: str, *, login: bool, password: str | None) -> None:
-    """Make a role that uses plain SQL only, or set the rights of one that is there; in one transaction.
+    """Create a role that uses plain SQL only, or set the rights of an existing one, in one transaction.
 
     Args:
         connection: Of a database user that owns the schema and may create roles.
         name: Lower-case letters, digits, ``_`` and ``-``.
-        login: Whether it may log in; a group for other roles otherwise.
-        password: 8 to 200 printable ASCII characters; sent as a SCRAM verifier, so it is in no log of the server.
+        login: Whether it may log in; otherwise a group for other roles.
+        password: 8 to 200 printable ASCII characters; sent as a SCRAM verifier, so no server log contains it.
 
     Raises:
         Rejected: ``invalid_role``, ``invalid_password``, ``role_too_powerful``, ``role_not_allowed``. Permanent.
@@ -44,14 +44,14 @@ async def create_app_role(connection: Connection, name: str, *, login: bool, pas
 
 
 async def app_role_sql(connection: Connection, name: str, *, login: bool) -> list[str]:
-    """Return the statements that make the role, every right written out, for people who run them by hand."""
+    """Return the statements that create the role, with every right written out, to run by hand."""
     await _check(connection, name)
     making = [row[0] for row in await connection.fetch(SQL["statements"], name, login, None)]
     return making[:-1] + [row[0] for row in await connection.fetch(SQL["grants"], name)]
 
 
 async def excess_rights(connection: Connection | Pool) -> list[Mapping[str, Any]]:
-    """Return the rights in our schema that roles have beyond those of an app role, and that do not run Tickwright."""
+    """Return rights in our schema beyond those of an app role, of roles that do not run Tickwright."""
     return [dict(row) for row in await connection.fetch(SQL["excess"])]
 
 
@@ -63,7 +63,7 @@ async def _check(connection: Connection, name: str) -> None:
 
 
 def scram_verifier(password: str, salt: bytes | None = None) -> str:
-    """Return what PostgreSQL stores of a password (RFC 5803).
+    """Return the form in which PostgreSQL stores a password (RFC 5803).
 
     Raises:
         Rejected: ``invalid_password``. Permanent.

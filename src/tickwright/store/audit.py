@@ -1,4 +1,4 @@
-"""The audit trail: one row per operator action, in the transaction of the action itself."""
+"""The audit trail: one row per operator action, in the transaction of the action."""
 
 from typing import Any
 
@@ -16,22 +16,17 @@ _SQL = load("tickwright.store.sql", "audit.sql")
 async def write_audit(
     connection: Connection, caller: Caller, action: str, subject: str, *, before: Any = None, after: Any = None
 ) -> int:
-    """Say who did what to what; return the row's id.
+    """Write that ``caller`` did ``action`` (``jobs.cancel``) to ``subject`` (``job:42``); return the row's id.
 
-    Args:
-        connection: In the transaction of the action: both are there, or neither.
-        caller: Who.
-        action: Stable, such as ``jobs.cancel``.
-        subject: Such as ``job:42``.
-        before: What it was, without any secret; addresses are masked here.
-        after: What it is now, the same.
+    In the transaction of the action, so both are committed or neither. ``before`` and ``after`` are states without any
+    secret; addresses are masked here.
     """
     row_id: int = await connection.fetchval(_SQL["audit"], caller.name, action, subject, _json(before), _json(after))
     return row_id
 
 
 async def update_audit(connection: Connection, row_id: int, after: Any) -> None:
-    """Replace what one's own row says of an action that goes on."""
+    """Replace the state after a continuing action in its own row."""
     await connection.execute(_SQL["audit_progress"], row_id, _json(after))
 
 

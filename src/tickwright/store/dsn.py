@@ -1,8 +1,8 @@
-"""Database URLs: what is one, which servers it names, and what of it may be shown.
+"""Database URLs: their syntax, the servers that they name, and their masked form.
 
-A URL may name several servers, as libpq has it (``postgresql://u@h1:5432,h2/db?target_session_attrs=read-write``, or
-``postgresql://u@/db?host=h1,h2&port=5432``): the one that takes writes is used. Python's own URL functions read one
-host only, and refuse some of these.
+A URL may name several servers, as in libpq (``postgresql://u@h1:5432,h2/db?target_session_attrs=read-write``, or
+``postgresql://u@/db?host=h1,h2&port=5432``); the one that takes writes is used. Python's own URL functions read only
+one host, and refuse some of these.
 """
 
 import re
@@ -23,22 +23,20 @@ _NO_SETTING = re.compile(
     "hostaddr|connect_timeout|client_encoding|fallback_application_name|keepalives.*|tcp_user_timeout|load_balance_hosts"
     "|(?:channel_binding|gssencmode|gssdelegation|sslcertmode|sslcompression|sslsni)|(?:min|max)_protocol_version"
 )
-"""Parameters that only libpq reads. asyncpg would send them to the server as settings, which it refuses."""
+"""Parameters that only libpq reads. asyncpg would send them to the server as settings, which refuses them."""
 
 _NOT_KEPT = re.compile(
     "(?:channel_binding|gssencmode|sslcertmode)=require|(?:require_auth|requirepeer|requiressl|scram_.*|oauth_.*)=.*"
 )
-"""Demands that asyncpg cannot keep: without them a connection would be less safe than the URL says."""
+"""Demands that asyncpg cannot fulfil: the connection would be less safe than the URL requires."""
 
 MASK = "***"
 
 
 class Server(NamedTuple):
-    """One server of a URL, spelled so that every driver reads it.
+    """One server of a URL, in a form that every driver reads: one host, and no parameters that only libpq reads.
 
-    Attributes:
-        url: With one host, and without what only libpq reads.
-        connect_timeout_s: As the URL says; None where it says nothing, or 0 (no limit).
+    ``connect_timeout_s`` is the URL's; None without one, or for 0 (no limit).
     """
 
     url: str
@@ -46,7 +44,7 @@ class Server(NamedTuple):
 
 
 def check_url(url: str) -> None:
-    """Refuse what is no URL of a PostgreSQL database.
+    """Check that ``url`` is a URL of a PostgreSQL database.
 
     Raises:
         Rejected: ``invalid_database_url``. Permanent.
@@ -55,7 +53,7 @@ def check_url(url: str) -> None:
 
 
 def check_primary_url(url: str) -> None:
-    """Refuse also a URL that asks for a standby: claims, leases and relays read the primary only.
+    """Check as ``check_url``, and refuse standbys: claims, leases and relays read only the primary.
 
     Raises:
         Rejected: ``invalid_database_url``. Permanent.
@@ -68,15 +66,16 @@ def check_primary_url(url: str) -> None:
 
 
 def driver_url(url: str) -> str:
-    """Return ``url`` spelled as every driver reads it."""
+    """Return ``url`` with the scheme that every driver reads."""
     return f"postgresql://{url.partition('://')[2]}"
 
 
 def servers(url: str) -> list[Server]:
-    """Return each server that ``url`` names, in its order; ``host`` and ``port`` as parameters count as for libpq.
+    """Return the servers of ``url``, in order; the parameters ``host`` and ``port`` count as in libpq.
 
     Raises:
-        Rejected: ``invalid_database_url``; also where there are neither as many ports as hosts nor one. Permanent.
+        Rejected: ``invalid_database_url``; also when the number of ports is neither one nor the number of hosts.
+            Permanent.
     """
     parts = _parts(url)
     query = dict(word.partition("=")[::2] for word in parts["query"].split("&") if word)
@@ -99,7 +98,7 @@ def servers(url: str) -> list[Server]:
 
 
 def _spelled(who: str, host: str, port: str, path: str, query: list[str]) -> str:
-    """Spell the URL of one server; the folder of a socket is a parameter, because no authority holds a slash."""
+    """Return the URL of one server. The folder of a socket becomes a parameter, because no authority holds a slash."""
     if unquote(host).startswith(("/", "@")):
         query = [*query, f"host={quote(unquote(host))}", *([f"port={port}"] if port else [])]
         host = port = ""
@@ -108,7 +107,7 @@ def _spelled(who: str, host: str, port: str, path: str, query: list[str]) -> str
 
 
 def shown_url(url: str) -> str:
-    """Return ``url`` with its passwords masked, fit for logs and terminals."""
+    """Return ``url`` with masked passwords, for logs and terminals."""
     parts = _parts(url)
     user, colon, _ = parts["who"].partition(":")
     who = f"{user}:{MASK}@" if colon else (user and f"{user}@")

@@ -1,10 +1,9 @@
-"""Bring the schema forward, on a live system, with one migrator at a time.
+"""Schema migrations on a live system, with one migrator at a time.
 
-Decides nothing about data. Each revision is expand-only, so the release before keeps working on
-the schema after (docs/adr/0003), and is a transaction of its own, so that no more tables are locked at once than one
-revision needs. A lock that cannot be had in two seconds, or that ends in a deadlock, gives way to the traffic and is
-tried again, so that a migration never queues everybody behind itself. A migrator that freezes or is cut off inside a
-revision loses its session, and with it the locks, after ten seconds.
+Each revision is expand-only, so the previous release works on the new schema (docs/adr/0003). Each is a transaction of
+its own, so no more tables are locked at once than one revision needs. A lock that is not free within two seconds, or
+that ends in a deadlock, is given up and tried again, so that traffic does not queue behind a migration. A migrator that
+freezes or is cut off inside a revision loses its session and its locks after ten seconds.
 """
 
 import io
@@ -31,29 +30,26 @@ CONNECT_TIMEOUT_S = 10
 _MIGRATION_LOCK = 7313_0001
 _SETTINGS = {
     "lock_timeout": "2s",
-    "idle_in_transaction_session_timeout": "10s",  # locks of a revision stop all traffic on their tables
+    "idle_in_transaction_session_timeout": "10s",  # a revision's locks block all traffic on their tables
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""Of the session. The keepalives end one between two revisions, which holds the lock that keeps other migrators out."""
+"""Of the session. Between two revisions, keepalives end a dead one, which holds the lock against other migrators."""
 _GIVES_WAY = (LockNotAvailable, DeadlockDetected)
 _ENDED = (psycopg.OperationalError, IdleInTransactionSessionTimeout)
 
 
 def migrate(url: str) -> str:
-    """Run all outstanding revisions and return the revision that the database then has.
+    """Run all outstanding revisions and return the resulting revision; ``url`` is direct, not through a pooler.
 
     Safe to run from many processes at once, and while the product works.
-
-    Args:
-        url: A direct PostgreSQL URL (not through PgBouncer in transaction mode).
 
     Raises:
         Unavailable: The database does not answer, or has ended the session. Retry: what is committed stays.
         Contended: A table stayed locked for a minute. Retry.
-        Rejected: The server is older than PostgreSQL 15. Do not retry.
+        Rejected: The server is older than PostgreSQL 15. Permanent.
     """
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://", creator=lambda: _connect(url), poolclass=sqlalchemy.NullPool
@@ -65,7 +61,7 @@ def migrate(url: str) -> str:
 
 
 def migration_sql() -> str:
-    """Return the whole schema as SQL text, for people who run migrations by hand."""
+    """Return the whole schema as SQL text, to run by hand."""
     out = io.StringIO()
     config = _config(output=out)
     command.upgrade(config, "head", sql=True)
@@ -73,11 +69,11 @@ def migration_sql() -> str:
 
 
 class _LockNotAvailable(Exception):
-    """Another session holds a lock that we did not wait for."""
+    """Another session holds a lock, and the migration did not wait longer."""
 
 
 def _connect(url: str) -> psycopg.Connection:
-    """Connect to the server that takes writes; libpq goes through several by itself, and each has the timeout."""
+    """Connect to the server that takes writes; libpq tries several in turn, with the timeout for each."""
     timeout_s = servers(url)[0].connect_timeout_s or CONNECT_TIMEOUT_S
     return psycopg.connect(driver_url(url), connect_timeout=timeout_s, target_session_attrs="read-write")
 
@@ -96,7 +92,7 @@ def _migrate_once(engine: sqlalchemy.Engine, url: str) -> str:
             revision = context.get_current_revision() or ""
             connection.commit()
             return revision
-    except (psycopg.Error, DBAPIError) as error:  # a revision's own SQL goes past SQLAlchemy's translation
+    except (psycopg.Error, DBAPIError) as error:  # SQLAlchemy does not translate errors of a revision's own SQL
         cause = (error.orig or error) if isinstance(error, DBAPIError) else error
         if isinstance(cause, _GIVES_WAY):
             raise _LockNotAvailable from error

@@ -1,4 +1,4 @@
-"""Cursors: where a listing goes on. Signed, so that nobody can make one up, and bound to their listing's filter."""
+"""Cursors: where a listing continues. Each is signed, and bound to its listing's filter."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ _MAC_BYTES = 16
 
 
 class Cursors:
-    """Makes and reads cursors; all replicas of one installation agree about them."""
+    """Makes and reads cursors, which are valid on all replicas of one installation."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -33,10 +33,10 @@ class Cursors:
         return base64.urlsafe_b64encode(await self._mac(body, listing) + body).decode().rstrip("=")
 
     async def read(self, cursor: str, kind: type, *listing: Any) -> Any:
-        """Return the position that ``cursor`` means.
+        """Return the position of ``cursor``.
 
         Raises:
-            Rejected: ``invalid_cursor`` (400): made up, or from another listing or filter. Start without one.
+            Rejected: ``invalid_cursor`` (400): forged, or from another listing or filter. Permanent: start without one.
         """
         try:
             data = base64.urlsafe_b64decode(cursor[:CURSOR_CHARS_MAX].encode() + b"==")
@@ -68,7 +68,7 @@ def _forged() -> Rejected:
 
 
 def bounded(limit: int) -> int:
-    """Return ``limit`` when a page may have so many rows.
+    """Return ``limit`` if a page may have that many rows.
 
     Raises:
         Rejected: ``invalid_limit``. Permanent.

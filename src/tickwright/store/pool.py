@@ -1,4 +1,4 @@
-"""Connections: asyncpg pools with the session settings that the promises need, and bounds where work has one."""
+"""Connections: asyncpg pools with the session settings that the promises need, and with time limits."""
 
 import asyncio
 import json
@@ -25,19 +25,19 @@ SETTINGS = {
     "application_name": "tickwright",
     "lock_timeout": "5000",
     "statement_timeout": "60000",
-    "idle_in_transaction_session_timeout": "3000",  # below every lease: a paused owner cannot block a takeover
+    "idle_in_transaction_session_timeout": "3000",  # below every lease, so a paused owner blocks no takeover
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",  # the hot queries have one right plan; see tests/plans
-    "enable_seqscan": "off",  # a plan made while the live table was empty must not outlive that
+    "enable_seqscan": "off",  # a plan from an empty live table would stay in use when the table fills
 }
 IN_TRANSACTIONS = "".join(
     f"SET LOCAL {name} = '{SETTINGS[name]}';"
     for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 )
-"""What connections of a pooler cannot keep; a process that freezes in a transaction there must not keep its locks."""
+"""Settings that a pooler's connections cannot keep: a process that freezes in a transaction must not keep its locks."""
 CONNECT_TIMEOUT_S = 10
 FAR_CONNECT_TIMEOUT_S = 30
-"""Of a single server: a connection takes six round trips, and there is no other server to try."""
+"""For a single server: a connection takes six round trips, and there is no other server to try."""
 BESIDE_TIMEOUT_S = 2.0
 RELEASE_S = 5.0
 RELEASE_BOUNDED_S = 0.5
@@ -51,9 +51,9 @@ _log = structlog.get_logger("tickwright.store")
 
 
 class NotificationQueueFullError(asyncpg.InsufficientResourcesError):  # type: ignore[misc]  # the driver has no types
-    """PostgreSQL's queue of notifications is full: no commit that notifies succeeds until it has room again.
+    """PostgreSQL's queue of notifications is full: commits that notify fail until it has room again.
 
-    PostgreSQL reports it as 54000, the SQLSTATE of values that are too large, which would be refused again.
+    PostgreSQL reports 54000, the SQLSTATE of values that are too large. Those are permanent errors; this is not.
     """
 
 
@@ -61,10 +61,10 @@ UNAVAILABLE = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,  # a closed connection or pool
-    asyncpg.InternalClientError,  # a connection that breaks between a fatal message and its end
+    asyncpg.InternalClientError,  # a connection that broke between a fatal message and its end
     asyncpg.InvalidCachedStatementError,  # 0A000: a migration has changed a table; the driver prepares again
     asyncpg.PostgresConnectionError,  # 08
-    asyncpg.ReadOnlySQLTransactionError,  # 25006: a standby, or a disk that its operator keeps from filling up
+    asyncpg.ReadOnlySQLTransactionError,  # 25006: a standby, or read-only by its operator, to protect a full disk
     asyncpg.IdleInTransactionSessionTimeoutError,  # 25P03
     asyncpg.InvalidAuthorizationSpecificationError,  # 28
     asyncpg.TransactionRollbackError,  # 40
@@ -75,8 +75,8 @@ UNAVAILABLE = (
 )
 """The database is unavailable: lost, shutting down, silent, full, read-only or locked. It decided nothing: retry.
 
-Every other error of the driver is a bug of a statement, or one of :data:`REFUSED`. No loop retries a bug: it raises it,
-and the supervisor restarts the service.
+Every other error of the driver is one of :data:`REFUSED` or a bug in a statement. No loop retries a bug: the loop
+raises it, and the supervisor restarts the service.
 """
 REFUSED = (
     asyncpg.DataError,  # 22
@@ -84,19 +84,15 @@ REFUSED = (
     asyncpg.ProgramLimitExceededError,  # 54
     asyncpg.PLPGSQLError,  # P0: a trigger or a function raises it
 )
-"""PostgreSQL refuses the values of a statement, and would refuse them again."""
+"""PostgreSQL refuses the values of a statement. Permanent."""
 CANNOT_CONNECT = (*UNAVAILABLE, asyncpg.PostgresError)
-"""Why a server accepts no connection; such as 3D000, no such database."""
+"""Errors of a refused connection, such as 3D000, no such database."""
 
 
 async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: bool = False) -> Pool:
-    """Open a pool.
+    """Open a pool of ``min_size`` to ``max_size`` connections; of several servers, to the one that takes writes.
 
-    Args:
-        url: ``postgresql://…``; of several servers the one that takes writes.
-        min_size: Connections opened at once.
-        max_size: Upper bound of connections.
-        pooled: True behind PgBouncer in transaction mode: no prepared statements, and settings with each transaction.
+    ``pooled`` means behind PgBouncer in transaction mode: no prepared statements, and settings in each transaction.
 
     Raises:
         Unavailable: The server does not answer. Retry.
@@ -126,20 +122,20 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
 
 
 class DiskFull:
-    """When the database said last that it has no room, to whatever statement of this process."""
+    """When the database last reported a full disk to a statement of this process."""
 
     seen_s = float("-inf")
 
     @classmethod
     def is_recent(cls) -> bool:
-        """Whether it said so within the last ten seconds."""
+        """Return whether that was within the last ten seconds."""
         return monotonic() - cls.seen_s < FULL_S
 
 
 class HeldUp:
-    """When a statement of this process last failed behind a wait: for a lock that it did not get, or without an answer.
+    """When a statement of this process last failed after a wait: for a lock, or for an answer.
 
-    It is noted and nothing else; :class:`tickwright.engine.table_locks.TableLocks` looks why.
+    :class:`tickwright.engine.table_locks.TableLocks` then searches for the cause.
     """
 
     ERRORS = (
@@ -147,31 +143,31 @@ class HeldUp:
         asyncpg.QueryCanceledError,
         TimeoutError,
         TookTooLong,
-        asyncio.CancelledError,  # the caller waits no longer
+        asyncio.CancelledError,  # the caller stopped waiting
     )
     AFTER_S = 0.4
     seen_s = float("-inf")
 
 
 class RoundTrips:
-    """How far the database is: the shortest of the last statements of this process, so that slow ones do not count."""
+    """Distance of the database: the shortest of the last statements of this process, which excludes slow statements."""
 
     SLOW_MS = 500
     _last_s: ClassVar[deque[float]] = deque(maxlen=5)
 
     @classmethod
     def note(cls, took_s: float) -> None:
-        """Take in how long one statement took."""
+        """Record how long one statement took."""
         cls._last_s.append(took_s)
 
     @classmethod
     def shortest_ms(cls) -> int:
-        """Return a bound above the round trip, in milliseconds; 0 before there were five statements."""
+        """Return an upper bound of the round trip in milliseconds; 0 before five statements."""
         return round(1000 * min(cls._last_s)) if len(cls._last_s) == cls._last_s.maxlen else 0
 
     @classmethod
     def complaint(cls) -> str | None:
-        """Return what to say to operators when the database is too far for everything to work well."""
+        """Return a message for operators when the database is too far for reliable work."""
         if (took_ms := cls.shortest_ms()) <= cls.SLOW_MS:
             return None
         return (
@@ -181,7 +177,7 @@ class RoundTrips:
 
 
 class Exchanges:
-    """How long this process takes to agree with the others on partners' limits, in the middle of its last times."""
+    """How long this process needs to agree with others on partners' limits: the median of the last times."""
 
     SLOW_MS = 3000
     RECENT_S = 60.0
@@ -190,23 +186,23 @@ class Exchanges:
 
     @classmethod
     def note(cls, took_s: float) -> None:
-        """Take in how long one of them took."""
+        """Record how long one exchange took."""
         cls._last_s.append(took_s)
         cls._noted_s = monotonic()
 
     @classmethod
     def usual_s(cls) -> float:
-        """Return how long they take, in seconds; 0 before the first one."""
+        """Return the median in seconds; 0 before the first exchange."""
         return sorted(cls._last_s)[len(cls._last_s) // 2] if cls._last_s else 0.0
 
     @classmethod
     def usual_ms(cls) -> int:
-        """Return the same in milliseconds for operators; 0 where there was none in the last minute."""
+        """Return the median in milliseconds for operators; 0 without an exchange in the last minute."""
         return round(1000 * cls.usual_s()) if monotonic() - cls._noted_s < cls.RECENT_S else 0
 
     @classmethod
     def complaint(cls) -> str | None:
-        """Return what to say to operators when what is granted is over before it is here."""
+        """Return a message for operators when grants expire before they arrive."""
         if (took_ms := cls.usual_ms()) <= cls.SLOW_MS:
             return None
         return (
@@ -216,7 +212,7 @@ class Exchanges:
 
 
 def slowness() -> str | None:
-    """Return what is too slow between this process and its database, if anything is."""
+    """Return what is too slow between this process and its database, if anything."""
     return RoundTrips.complaint() or Exchanges.complaint()
 
 
@@ -239,12 +235,12 @@ async def _ask(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> 
 
 
 def _is_of_arguments(error: asyncpg.InterfaceError) -> bool:
-    """Return whether the driver cannot encode what a statement is given: the connection works."""
+    """Return whether the driver could not encode the arguments; the connection then still works."""
     return isinstance(error, ValueError) or str(error).startswith("the server expects")
 
 
 class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
-    """A connection whose statements keep to :func:`tickwright.store.bounds.within`."""
+    """A connection whose statements obey :func:`tickwright.store.bounds.within`."""
 
     __slots__ = ()
 
@@ -265,23 +261,23 @@ class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the drive
 
 
 class _PooledConnection(_BoundedConnection):
-    """One behind a pooler, where each transaction may come to another session of the server."""
+    """A connection behind a pooler, where each transaction may run in another server session."""
 
     __slots__ = ()
 
     async def execute(self, *args: Any, timeout: float | None = None) -> Any:
-        if len(args) == 1 and args[0].startswith("BEGIN"):  # the driver's, of a transaction
+        if len(args) == 1 and args[0].startswith("BEGIN"):  # sent by the driver for a transaction
             args = (f"{args[0]} {IN_TRANSACTIONS}",)
         return await super().execute(*args, timeout=timeout)
 
 
 class _BoundedPool(asyncpg.Pool):  # type: ignore[misc]  # the same
-    """A pool that lends within the same bound, and waits for no server when a connection comes back.
+    """A pool whose loans obey the same bound, and whose releases do not wait for the server.
 
-    The driver waits for the server's word that a statement is cancelled. A server process that is stopped never
-    gives it; then the connection is closed, and whoever brought it back has nothing to do with that.
+    The driver waits until the server confirms that a statement is cancelled. A server process that is stopped never
+    does; then the pool closes the connection, and the caller that released it gets no error.
 
-    What it lends to a request of the API counts for the caller's share; see :mod:`tickwright.store.shares`.
+    Connections for a request of the API count for the caller's share; see :mod:`tickwright.store.shares`.
     """
 
     def __init__(self, url: str, *, max_size: int, **options: Any) -> None:
@@ -294,7 +290,7 @@ class _BoundedPool(asyncpg.Pool):  # type: ignore[misc]  # the same
         return super().acquire(timeout=_within_left(timeout))
 
     async def _acquire(self, timeout: float | None) -> Any:
-        """Lend a connection once it is the turn of the request, if any, that the code which runs belongs to."""
+        """Lend a connection; for a request of the API, once its share allows it."""
         request = asking()
         if request is None or not await self._shares.enter(request, timeout):
             return await super()._acquire(timeout)
@@ -325,9 +321,9 @@ def _within_left(timeout_s: float | None) -> float | None:
 
 @asynccontextmanager
 async def beside(pool: Pool) -> AsyncIterator[Connection]:
-    """Open a connection to the database of a pool of :func:`open_pool` that waits for nothing the pool may wait for.
+    """Open a connection to a pool's database that waits for nothing that the pool may wait for.
 
-    It enters no timeline, and is for reading catalogues.
+    It enters no timeline and is only for reading catalogues.
 
     Raises:
         One of UNAVAILABLE: No server answers, or none takes writes. Retry.
@@ -340,14 +336,15 @@ async def beside(pool: Pool) -> AsyncIterator[Connection]:
 
 
 _writable: dict[str, str] = {}
-"""Of each URL with several servers the one that took writes last: it is asked first."""
+"""By URL with several servers: the one that took writes last, which is tried first."""
 
 
 async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, enter: bool = True, **options: Any) -> Connection:
-    """Connect to the server that ``url`` names; of several to the one that takes writes, wherever it is now.
+    """Connect to the server of ``url``; of several, to the one that takes writes now.
 
-    Each of several has its share of ``timeout``: one that is silent leaves time for the next. A ``connect_timeout`` of
-    the URL is that of each server, as for libpq. Without ``enter`` it may be on a timeline that no process has noticed.
+    Each of several servers gets its share of ``timeout``, so a silent one leaves time for the next. A
+    ``connect_timeout`` in the URL applies to each server, as in libpq. Without ``enter`` the server may be on a
+    timeline that no process has noticed.
 
     Raises:
         One of UNAVAILABLE: No server answers, or none takes writes. Retry.
@@ -372,7 +369,7 @@ async def _connect_writable(
 
 
 def unavailable(url: str, error: BaseException) -> Unavailable:
-    """Return the one line that says why the database at ``url`` cannot be used."""
+    """Return an error whose one line says why the database at ``url`` cannot be used."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, (asyncpg.TargetServerAttributeNotMatched, asyncpg.ReadOnlySQLTransactionError)):
         reason = (
@@ -383,9 +380,9 @@ def unavailable(url: str, error: BaseException) -> Unavailable:
 
 
 async def _entered(connection: Connection) -> Connection:
-    """Return the connection once the database gives out no number of an older timeline; ADR 0025.
+    """Return the connection once the database issues no number of an older timeline; ADR 0025.
 
-    A connection that takes writes stays on one timeline for its whole life, so once for each is enough.
+    A connection that takes writes stays on one timeline, so once per connection is enough.
     """
     try:
         await enter_timeline(connection)
@@ -396,11 +393,11 @@ async def _entered(connection: Connection) -> Connection:
 
 
 async def enter_timeline(database: Pool | Connection) -> None:
-    """Let every number jump where the database's history is not the one of before; heartbeats do so behind a pooler."""
+    """Make every number jump if the database's history has changed. Behind a pooler, heartbeats call this."""
     with suppress(asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError, asyncpg.InsufficientPrivilegeError):
         # no schema, an older one, or a role without it
         status = await database.execute(_TIMELINES["enter"], timeout=CONNECT_TIMEOUT_S)
-        if status.endswith(" 0"):  # so many rows
+        if status.endswith(" 0"):  # no row: unchanged
             return
         advice = "see the alert possible_data_loss; no id and no fence is given out twice"
         change = await database.fetchval(_TIMELINES["last_change"], timeout=CONNECT_TIMEOUT_S)
@@ -408,9 +405,9 @@ async def enter_timeline(database: Pool | Connection) -> None:
 
 
 async def _keep_session(_connection: Connection) -> None:
-    """Spare the driver's RESET ALL, a transaction and a round trip with every use: nothing here sets session state."""
+    """Skip the driver's RESET ALL, a transaction and a round trip per use: this product sets no session state."""
 
 
 async def connect(url: str) -> Connection:
-    """Open one connection of its own, for LISTEN and session locks."""
+    """Open a connection outside the pool, for LISTEN and session locks."""
     return await connect_to(url, server_settings=SETTINGS, command_timeout=60)

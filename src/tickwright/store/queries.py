@@ -1,13 +1,13 @@
-"""Named SQL, loaded from ``.sql`` files that ship beside the code that uses them.
+"""Named SQL, loaded from ``.sql`` files beside the code that uses them.
 
-A file holds queries like this one, and nothing else::
+A file holds only queries such as this one::
 
     -- name: take_slice
-    -- Take a lease on a slice that nobody holds. Index: job_config_pkey.
+    -- Take a lease on a free slice. Index: job_config_pkey.
     UPDATE … ;
 
-Loading fails at import when a name is missing, doubled or has no promise line, so that a typing
-error can never wait for the night in which the query is needed. The idea is procrastinate's.
+Loading fails at import when a name is missing or doubled, or a query has no promise line, so a typing error appears at
+once. The idea is procrastinate's.
 """
 
 import re
@@ -19,11 +19,7 @@ _NAME = re.compile(r"^-- name: ([a-z][a-z0-9_]*)\n", re.MULTILINE)
 
 
 def load(package: str, filename: str) -> Mapping[str, str]:
-    """Return the queries of one file by name.
-
-    Args:
-        package: Dotted name of the package that holds the file, such as ``tickwright.store.sql``.
-        filename: Such as ``leases.sql``.
+    """Return the queries of one file by name, such as those of ``leases.sql`` in the package ``tickwright.store.sql``.
 
     Raises:
         ValueError: A query has no name, no promise line or a name that is taken. Permanent.
@@ -43,9 +39,9 @@ def load(package: str, filename: str) -> Mapping[str, str]:
 
 
 def filled(queries: Mapping[str, str], fragment: str, *, of: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """Return queries in which ``{fragment}`` stands for the text of the one of that name, without its promise.
+    """Return queries with ``{fragment}`` replaced by the text of that query, without its promise.
 
-    ``of`` is where it is found, if not among them.
+    ``of`` contains the fragment; by default ``queries`` does.
     """
     lines = (queries if of is None else of)[fragment].splitlines()
     text = "\n".join(line for line in lines if not line.startswith("--"))
@@ -53,12 +49,12 @@ def filled(queries: Mapping[str, str], fragment: str, *, of: Mapping[str, str] |
 
 
 def with_lanes(queries: Mapping[str, str]) -> Mapping[str, str]:
-    """Return queries in which ``{lane}``, ``{runnable}``, ``{claimable}`` and so on stand for walks over lanes."""
+    """Return queries with ``{lane}``, ``{runnable}``, ``{claimable}`` and so on replaced by their walks over lanes."""
     return with_shared(queries, "lane", "runnable", "claimable", "counted", "known")
 
 
 def with_shared(queries: Mapping[str, str], *fragments: str) -> Mapping[str, str]:
-    """Return queries in which ``{fragment}`` stands for the text of each of these in ``fragments.sql``."""
+    """Return queries with each ``{fragment}`` replaced by its text in ``fragments.sql``."""
     for fragment in fragments:
         queries = filled(queries, fragment, of=_SHARED)
     return queries

@@ -1,4 +1,4 @@
-"""Which schema this release expects; read from file names, so that asking costs no import of Alembic."""
+"""The schema revision of this release, read from file names, which needs no import of Alembic."""
 
 from importlib import resources
 

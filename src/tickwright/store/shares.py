@@ -1,9 +1,9 @@
-"""How many of a pool's connections each caller may use at once, so that the dear requests of one leave others theirs.
+"""Shares: how many of a pool's connections one caller may use at once.
 
-The API names the caller once per request, for the task and what it calls. From then on each connection that a pool of
-:func:`tickwright.store.pool.open_pool` lends counts for that caller: half of the pool at most. The caller's other
-requests wait in a queue of its own, first come, first served. All callers together leave a fifth of the pool to what
-serves every caller, such as the look-up of keys; where they use up the rest, they take turns.
+The API names the caller once per request, for the task and what it calls. Each connection that a pool of
+:func:`tickwright.store.pool.open_pool` then lends counts for that caller, which may have half of the pool at most. Its
+other requests wait in its own queue, first come, first served. All callers together leave a fifth of the pool for work
+that serves every caller, such as the lookup of keys. When they use up the rest, they take turns.
 """
 
 import asyncio
@@ -16,20 +16,21 @@ import structlog
 from tickwright.domain.errors import Contended
 
 WAITING_MAX = 512
-"""Requests of one caller; the next one is refused. An address has as many connections, so one client waits instead of
-sending again at once what was refused."""
+"""Waiting requests of one caller; the next one is refused. An address has as many connections, so one client waits
+instead of repeating a refused request at once.
+"""
 _log = structlog.get_logger("tickwright.store")
 
 
 class Abandoned(Exception):
-    """The client closed its connection before the turn of its request came; the request took no connection."""
+    """The client closed its connection before its request got a database connection."""
 
 
 class Request:
-    """A request, as long as it lasts.
+    """A request, for its duration.
 
     Attributes:
-        begun: Whether it had a connection, so something may have been done.
+        begun: It had a connection, so a change may have happened.
         held: Places that it has; a second connection beside the first needs none.
         over: It has been answered; tasks that outlive it count for no caller.
     """
@@ -55,7 +56,7 @@ _asking: ContextVar[Request | None] = ContextVar("tickwright.asking", default=No
 
 @contextmanager
 def on_behalf_of(who: Hashable, is_gone: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Count for ``who`` what is borrowed inside; ``is_gone`` says whether its client has left."""
+    """Count the block's connections for ``who``; ``is_gone`` returns whether the client has left."""
     request = Request(who, is_gone)
     token = _asking.set(request)
     try:
@@ -67,7 +68,7 @@ def on_behalf_of(who: Hashable, is_gone: Callable[[], bool] = lambda: False) -> 
 
 @contextmanager
 def for_everybody() -> Iterator[None]:
-    """Count for no caller what is borrowed inside: the result serves the requests of every caller."""
+    """Count the block's connections for no caller: the result serves every caller."""
     token = _asking.set(None)
     try:
         yield
@@ -76,17 +77,13 @@ def for_everybody() -> Iterator[None]:
 
 
 def asking() -> Request | None:
-    """Return the request that the code that runs belongs to, while that lasts."""
+    """Return the request of the running code, while the request lasts."""
     request = _asking.get()
     return None if request is None or request.over else request
 
 
 class Shares:
-    """The shares of one pool.
-
-    Args:
-        size: Its connections, 1 or more.
-    """
+    """The shares of one pool of ``size`` connections, 1 or more."""
 
     def __init__(self, size: int) -> None:
         self._each = max(1, size // 2)
@@ -95,11 +92,11 @@ class Shares:
         self._held = 0
 
     async def enter(self, request: Request, timeout_s: float | None) -> bool:
-        """Wait for a place of the request's caller; ``False`` where the request has one already.
+        """Wait for a place of the request's caller; ``False`` if the request has one already.
 
         Raises:
             Contended: ``too_many_at_once`` (429): the caller's other requests use up its share. Retry.
-            TimeoutError: No place came in time: other callers have all, or the request has begun already.
+            TimeoutError: No place was free in time: other callers have all, or the request has begun already.
             Abandoned: Its client has left.
         """
         if request.held:
@@ -118,8 +115,8 @@ class Shares:
         return True
 
     def leave(self, request: Request) -> None:
-        """Give the place back."""
-        caller = self._callers[request.who] = self._callers.pop(request.who)  # behind the others
+        """Release the place."""
+        caller = self._callers[request.who] = self._callers.pop(request.who)  # last in the order
         request.held -= 1
         caller.held -= 1
         self._held -= 1
@@ -137,7 +134,7 @@ class Shares:
             await turn
         except BaseException:
             if caller.waiting.pop(turn, None) is None and not turn.cancelled() and turn.exception() is None:
-                self.leave(request)  # its turn has come at the same moment
+                self.leave(request)  # it got its place at the same moment
             self._forget(request.who, caller)
             raise
 
@@ -151,7 +148,7 @@ class Shares:
         self._held += 1
 
     def _hand_on(self) -> None:
-        """Let requests begin while there is room, one of each caller in turn."""
+        """Let requests begin while there is room, one per caller in turn."""
         while (who := self._next()) is not None:
             caller = self._callers[who] = self._callers.pop(who)
             turn = next(iter(caller.waiting))

@@ -1,6 +1,6 @@
 -- name: find
--- The callers of these keys and of these sessions' tokens, as far as both are good, and the database's clock; a session that was not seen for
--- a minute is `stale`. Index: api_keys_hash_key, sessions_hash_key, api_keys_pkey.
+-- The callers of these valid keys and session tokens, and the database's clock; a session that was not seen for a minute is `stale`.
+-- Index: api_keys_hash_key, sessions_hash_key, api_keys_pkey.
 SELECT k.id, k.name, k.role, k.scopes, found.hash, found.session_id, found.stale, date_part('epoch', clock_timestamp()) AS now_s
   FROM (SELECT 1) AS one
   LEFT JOIN (

@@ -1,4 +1,4 @@
-"""Where alerts go: the url and the secrets of a receiver, as they are when a message leaves."""
+"""Endpoints of alert receivers: URL and secrets as they are when a message is sent."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,18 +12,13 @@ SCHEME = "alert"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One receiver's side.
-
-    Attributes:
-        url: Where it listens, ``https://…``.
-        secrets: That sign, newest first; never shown.
-    """
+    """The endpoint of one receiver; ``secrets`` sign, newest first, and are never shown."""
 
     url: str
     secrets: tuple[str, ...] = field(repr=False)
 
 
 async def read_endpoints(pool: Pool, names: Collection[str]) -> Mapping[str, Endpoint]:
-    """Return the receivers of these names that there are."""
+    """Return the existing receivers among ``names``."""
     rows = await pool.fetch(_SQL["endpoints"], list(names))
     return {row["name"]: Endpoint(row["url"], tuple(row["secrets"])) for row in rows}

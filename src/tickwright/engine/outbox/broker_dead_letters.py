@@ -1,4 +1,4 @@
-"""Dead letters that a broker keeps: operators list them, and requeue them under the audit trail."""
+"""Dead letters in a broker: operators list and requeue them; the audit trail records it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tickwright.store.audit import update_audit, write_audit
 from tickwright.store.pool import Pool
 
 SEARCHED_MAX = 1000
-"""A filtered listing searches so many of the oldest messages."""
+"""A filtered listing searches this many of the oldest messages."""
 YEAR_9999_S = 253_370_764_800
 
 V = TypeVar("V")
@@ -29,10 +29,10 @@ class DeadLetterKind(Generic[V, P]):
     """What distinguishes the dead letters of one capability.
 
     Attributes:
-        name: Of the kind, in REST paths and in the audit trail.
+        name: In REST paths and in the audit trail.
         filter: The attribute of a view by which a listing is filtered.
-        view: Returns what operators see of a message; see :func:`common_fields`.
-        page: Returns the page of some views and the number of all dead letters.
+        view: Returns a message's view for operators; see :func:`common_fields`.
+        page: Builds the page from some views and the number of all dead letters.
     """
 
     name: str
@@ -42,13 +42,13 @@ class DeadLetterKind(Generic[V, P]):
 
 
 class BrokerDeadLetters(Generic[V, P]):
-    """The dead letters of one kind; ``messages`` is ``None`` where no broker is configured: then there are none."""
+    """The dead letters of one kind. ``messages`` is ``None`` without a broker: then there are none."""
 
     def __init__(self, pool: Pool, messages: DeadMessages | None, kind: DeadLetterKind[V, P]) -> None:
         self._pool, self._messages, self._kind = pool, messages, kind
 
     async def list(self, wanted: str | None = None, *, limit: int = 50) -> P:
-        """Return the oldest ones; of those ``wanted``, which are searched among the oldest 1,000.
+        """Return the oldest ones. With ``wanted``, only those that match, among the oldest 1,000.
 
         Raises:
             Unavailable: The broker does not answer. Retry.
@@ -64,13 +64,12 @@ class BrokerDeadLetters(Generic[V, P]):
     async def requeue(
         self, *, caller: Caller, ids: Sequence[str] | None, limit: int = REQUEUE_MAX
     ) -> DeadMessagesRequeued:
-        """Put those of ``ids``, or all, into their queue again, the oldest first, at most ``limit``.
+        """Put those of ``ids``, or all, back into their queue, oldest first, at most ``limit``.
 
-        The audit row is written before: nothing is requeued without it. Ids that are no dead letters are left out of
-        the answer.
+        The audit row is written first: nothing is requeued without it. The answer omits ids that are no dead letters.
 
         Raises:
-            Unavailable: The broker does not answer, or takes nothing now. Retry; what was requeued before stays so.
+            Unavailable: The broker does not answer, or accepts nothing now. Retry; what was requeued before stays so.
         """
         if self._messages is None:
             return DeadMessagesRequeued(0, [], more=False)
@@ -96,5 +95,5 @@ def common_fields(dead: DeadMessage) -> dict[str, Any]:
 
 
 def _died_at(seconds: float | None) -> datetime | None:
-    """Return when it died; ``None`` where the broker does not say so, or says what no calendar has."""
+    """Return when it died; ``None`` where the broker gives no time, or one outside the calendar."""
     return datetime.fromtimestamp(seconds, UTC) if seconds is not None and 0 <= seconds < YEAR_9999_S else None

@@ -1,21 +1,20 @@
-"""The outbox relay: publishes what users wrote in their own transactions, after the commit.
+"""The outbox relay: publishes messages that users wrote in their own transactions, after the commit.
 
-One relay at a time works, under the lease ``relay:outbox``; the others wait for it. It reads rows,
-publishes them through the broker that carries their destination, and writes down what became of them
-in a transaction that first locks the lease. So a relay that was paused past its lease may send a
-message twice, under the same id, and never settles a row that its successor is working on.
+One relay at a time works, under the lease ``relay:outbox``; the others wait for the lease. It reads rows, publishes
+them through the broker of their destination, and writes the verdicts in a transaction that first locks the lease. So a
+relay that was paused past its lease may send a message twice, under the same id, and never settles a row that its
+successor works on.
 
-What is promised: at least once, the same message id (``out_<id>``) and bytes on every attempt. For one
-(destination, key) a row is sent after every row of that key with a smaller id that was visible by
-then, and while one of them is being retried the others wait. Rows without a key have no order. A row
-that commits late with a smaller id is sent late, and never skipped.
+Delivery is at least once, with the same message id (``out_<id>``) and bytes on every attempt. A row is sent after every
+row of its (destination, key) with a smaller id that was visible by then; while one of them is retried, the others wait.
+Rows without a key have no order. A row that commits late with a smaller id is sent late and never skipped.
 
-Each destination is a lane: at most one batch of a lane is under way, a lane that fails waits longer
-and longer and comes back with a single row, so neither a dead nor a silent destination holds up the
-others, and an outage costs few attempts. A lane has not failed when its destination refuses messages
-for what they are (HTTP 422, too large): they are tried again by themselves, beside the others. Lanes
-that failed last have places of their own, so hundreds of silent destinations leave the others free
-once each was tried. A destination whose scheme nobody carries waits with a reason that alerts look for.
+Each destination is a lane, with at most one batch in progress. A lane that fails waits longer after each failure and
+then sends a single row. So a dead or silent destination does not delay the others, and an outage costs few attempts. A
+destination that refuses messages for their content (HTTP 422, too large) does not make its lane fail: such messages are
+retried alone, beside the others. Lanes that failed last share a separate limit, so hundreds of silent destinations
+leave the others free once each was tried. A destination whose scheme has no broker waits, with a reason that alerts
+find.
 """
 
 import asyncio
@@ -70,7 +69,7 @@ _log = structlog.get_logger("tickwright.relay")
 
 @dataclass(slots=True)
 class RelayCounters:
-    """What this process's relay has done; read by the metrics."""
+    """What this process's relay has done, for metrics."""
 
     published: int = 0
     retried: int = 0
@@ -80,7 +79,7 @@ class RelayCounters:
 
 @dataclass(slots=True)
 class _Failing:
-    """A lane that waits: how often it failed in a row, and until when (monotonic)."""
+    """A lane that waits: its failures in a row, and when it resumes (monotonic)."""
 
     failures: int = 0
     resume_s: float = 0.0
@@ -90,11 +89,7 @@ class OutboxRelay:
     """Publishes the outbox until stopped; a :class:`tickwright.ports.service.Service`.
 
     Args:
-        leases: Of this process.
-        brokers: Scheme to broker.
         direct_url: For notifications; ``None`` polls once a second.
-        terms: Of the relay's lease.
-        bounds: Of one claim.
         retry: Waits between the attempts of one row.
         lane_retry: Waits of a destination that fails.
         publish_timeout: Of one attempt.
@@ -140,18 +135,18 @@ class OutboxRelay:
                 await listening
 
     async def quiesce(self) -> None:
-        """Claim nothing more; return when what was claimed is sent and written down."""
+        """Claim nothing more; return when what was claimed is sent and its verdicts are written."""
         self._service.stopping.set()
         self._wake()
         await self._service.quiesce()
 
     async def stop(self) -> None:
-        """Break off what is being sent (it will be sent again) and end."""
+        """Cancel what is being sent (it will be sent again) and end."""
         self._wake()
         await self._service.stop()
 
     def last_tick_age_s(self) -> float | None:
-        """Seconds since the last claim, or since the last look whether the lease is free."""
+        """Return the seconds since the last claim, or since the last try to take the lease."""
         return self._service.last_tick_age_s()
 
     @property
@@ -161,12 +156,12 @@ class OutboxRelay:
 
     @property
     def lanes_busy(self) -> int:
-        """Destinations with a batch under way."""
+        """Number of destinations with a batch in progress."""
         return len(self._lanes)
 
     @property
     def lanes_failing(self) -> int:
-        """Destinations that wait after failures, or that nobody carries."""
+        """Number of destinations that wait after failures, or that have no broker."""
         return len(self._failing)
 
     def _wake(self) -> None:
@@ -176,7 +171,7 @@ class OutboxRelay:
     # ------------------------------------------------------------------ the loop
 
     async def _relay(self, lease: Lease) -> None:
-        after = {True: LANE_MIN, False: LANE_MIN}  # with lanes that fail, without them: each goes round by itself
+        after = {True: LANE_MIN, False: LANE_MIN}  # one position with failing lanes, one without
         try:
             while lease.holds() and not self._service.stopping.is_set():
                 tries = sum(lane in self._failing for lane in self._lanes)
@@ -239,7 +234,7 @@ class OutboxRelay:
         self._wake()
 
     async def _for_a_lane(self) -> None:
-        self._changed.clear()  # lanes that have ended are counted already: only the next one ends the wait
+        self._changed.clear()  # lanes that have ended are counted already; wait for the next one
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await self._changed.wait()
@@ -259,10 +254,10 @@ class OutboxRelay:
     # ------------------------------------------------------------------ resting
 
     async def _rest(self) -> None:
-        """Sleep until a row comes, a lane ends or waits no longer, or a second is over."""
+        """Sleep until a row is inserted, a lane ends or resumes, or a second has passed."""
         if self.wakeup.works:
             armed = await self.wakeup.arm()
-            if armed == "refused":  # somebody inserts right now, or keeps a transaction open: awake, but less and less
+            if armed == "refused":  # an insert is in progress, or a transaction stays open: poll, with growing pauses
                 self._naps += 1
                 await self._nap(NAP.ceiling_s(self._naps))
             if armed != "kept":
@@ -316,13 +311,13 @@ class OutboxRelay:
         messages = [one for one in read if isinstance(one, Message)]
         try:
             answers = iter(await publish_traced(broker, messages))
-        except Exception as error:  # noqa: BLE001  the attempt's boundary: a broker's bug must not stop the others
+        except Exception as error:  # noqa: BLE001  the attempt's boundary: a broker's bug must not stop other lanes
             _log.error("relay.broker_raised", destination=masked_address(rows[0].destination), error=repr(error))
             answers = repeat(Unknown("broker_raised", repr(error)[:200]))
         return [next(answers) if isinstance(one, Message) else one for one in read]
 
     async def _mark(self, lease: Lease, verdicts: Verdicts) -> None:
-        """Write the verdicts under the lease; without the lease they count for nothing."""
+        """Write the verdicts under the lease; without the lease drop them."""
         if not len(verdicts):
             return
         await self._probe.reached("relay.published_not_marked", ids=verdicts.sent)
@@ -347,7 +342,7 @@ class OutboxRelay:
         self.counters.retried += len(verdicts.retried)
         self.counters.dead += len(verdicts.dead)
 
-    # ------------------------------------------------------------------ lanes that wait
+    # ------------------------------------------------------------------ waiting lanes
 
     def _note_failure(self, lane: int) -> None:
         failing = self._failing.setdefault(lane, _Failing())
@@ -358,7 +353,7 @@ class OutboxRelay:
             del self._failing[next(iter(self._failing))]
 
     async def _let_wait(self, lease: Lease, lane: int, rows: Sequence[OutboxRow]) -> None:
-        """Nobody here carries this scheme: the rows wait, untried, and the first one says why."""
+        """Let rows without a broker wait, untried; the first one carries the reason."""
         row = min(rows, key=lambda row: row.id)
         self._failing[lane] = _Failing(1, monotonic() + UNKNOWN_SCHEME_S)
         with suppress(*UNAVAILABLE):

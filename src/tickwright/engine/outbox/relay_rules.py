@@ -1,4 +1,4 @@
-"""What the relay decides, without doing it: order within a batch, and what an outcome means for a row. Pure."""
+"""Pure decisions of the relay: the order within a batch, and what an outcome means for a row."""
 
 import json
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ ATTEMPTS_MAX = 20
 ERROR_CHARS_MAX = 2000
 SCHEME_CHARS_MAX = 40
 OF_THE_DESTINATION = frozenset({401, 403, 407, 408, 425, 429})
-"""Statuses of 400 to 499 that say something of the destination, or of us, and not of this message."""
+"""Statuses from 400 to 499 that concern the destination or our credentials, not this message."""
 OF_THE_MESSAGE = frozenset(
     {"message_too_large", "record_refused", "too_large", "precondition_failed", "gateway_refused"}
 )
-"""Codes of brokers with which somebody who works refuses this message."""
+"""Codes with which a working broker refuses this message."""
 _UNREADABLE = Refused(
     "invalid_header", "A number in the headers is too long, or they are nested too deeply.", final=True
 )
 
 
 def waves(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
-    """Split a batch so that no wave has two rows of one (destination, key), and keys go in order of id.
+    """Split a batch so that no wave has two rows of one (destination, key), and rows of a key go in order of id.
 
     Rows without a key have no order and are all in the first wave.
     """
@@ -41,20 +41,20 @@ def waves(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
 
 
 def scheme_of(destination: str) -> str:
-    """Return what stands before the first colon."""
+    """Return the part before the first colon."""
     return destination.partition(":")[0]
 
 
 def unknown_scheme(destination: str) -> str:
-    """Return the reason that a row of this destination waits with; alerts look for its first word."""
+    """Return the reason why a row of this destination waits; alerts search for its first word."""
     return f"unknown_scheme: no relay here carries {scheme_of(destination)[:SCHEME_CHARS_MAX]!r}"
 
 
 def message_of(row: OutboxRow, timeout: timedelta) -> Message | Refused:
-    """Return the message of a row, the same id and bytes on every attempt, or why its headers can never be read."""
+    """Return a row's message, with the same id and bytes on every attempt, or why its headers are unreadable."""
     try:
         headers = {name.lower(): _text(value) for name, value in json.loads(row.headers).items()}
-    except (ValueError, RecursionError):  # a number of thousands of digits, or nested too deeply
+    except (ValueError, RecursionError):  # too many digits, or nested too deeply
         return _UNREADABLE
     content_type = headers.pop("content-type", "application/json")
     return Message(
@@ -73,7 +73,7 @@ def _text(value: object) -> str:
 
 
 def refuses_message(outcome: Outcome) -> bool:
-    """Whether the destination works and only refuses this message; who asks us to wait does not."""
+    """Return whether the destination works and refuses only this message; not when it asks for a wait."""
     if not isinstance(outcome, Refused) or outcome.retry_after is not None:
         return False
     if outcome.status is None:
@@ -84,12 +84,7 @@ def refuses_message(outcome: Outcome) -> bool:
 def judge(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: float, into: Verdicts) -> bool:
     """Add what ``outcome`` means for ``row`` to ``into``; return whether the row is settled.
 
-    Args:
-        row: As it was claimed; this attempt is not counted in it yet.
-        outcome: What the broker answered.
-        policy: Of the waits between attempts.
-        unit: A random number in ``[0, 1)``.
-        into: Where the verdict goes.
+    ``row`` does not count this attempt yet; ``unit`` is a random number in ``[0, 1)``.
     """
     if isinstance(outcome, Accepted):
         into.sent.append(row.id)

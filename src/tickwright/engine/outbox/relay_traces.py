@@ -1,6 +1,6 @@
-"""Messages of the outbox on their way out, each as a part of the trace that it was written in.
+"""Spans for outgoing messages of the outbox, each in the trace in which its row was written.
 
-A message whose row names no trace gets no span: most are ours, and tell nobody anything.
+A message whose row names no trace gets no span: most of these are internal and of no interest.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tickwright.ports.broker import Accepted, Broker, Message, Outcome
 
 
 async def publish_traced(broker: Broker, messages: Sequence[Message]) -> list[Outcome]:
-    """Publish; where this process records, with a span for each message that belongs to a trace."""
+    """Publish; if this process records traces, with a span for each message that belongs to one."""
     if not traces.recording():
         return await broker.publish_many(messages)
     spans = [_begin(message) for message in messages]
@@ -37,6 +37,6 @@ def _begin(message: Message) -> Span:
 
 
 def _led_by(span: Span, message: Message) -> Message:
-    """Return ``message`` with a ``traceparent`` that points to ``span``: to whoever receives it, we are the sender."""
+    """Return ``message`` with a ``traceparent`` that names ``span`` as the sender."""
     here = traces.traceparent_of_span(span)
     return message if here is None else replace(message, headers={**message.headers, NAME: here})

@@ -1,4 +1,4 @@
-"""The outbox table, as the relay sees it. Writes happen in a transaction that has locked the relay's lease."""
+"""The outbox table for the relay. Writes need a transaction that has locked the relay's lease."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ from tickwright.store.queries import load
 SQL = load("tickwright.engine.sql", "outbox.sql")
 LANE_MIN = -(2**63)
 LANES_WALKED = 1000
-"""Destinations that ``lane_heads`` finds by their hashes, as its query says."""
+"""Destinations that ``lane_heads`` finds by hash; see its query."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """One message that waits.
+    """One waiting message.
 
     Attributes:
-        lane: Which destination it belongs to, as a hash.
+        lane: Hash of its destination.
         payload: JSON text, as PostgreSQL writes it; equal on every attempt.
         headers: JSON text of an object.
-        attempts: How often it was tried.
+        attempts: Attempts so far.
     """
 
     lane: int
@@ -39,12 +39,12 @@ LOOKED_ROWS = 5000
 
 @dataclass(frozen=True, slots=True)
 class ClaimBounds:
-    """How much one claim may bring.
+    """Limits of one claim.
 
     Attributes:
-        rows_per_lane: Per destination.
-        lanes: Destinations that are looked at.
-        payload_bytes: In all, headers included, by the longest texts that they can be; one row more at most.
+        rows_per_lane: Rows per destination.
+        lanes: Destinations that one claim examines.
+        payload_bytes: Total with headers, by the longest possible texts; one row more at most.
     """
 
     rows_per_lane: int = 200
@@ -54,12 +54,7 @@ class ClaimBounds:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRows:
-    """What a claim brought.
-
-    Attributes:
-        rows: In no order.
-        next_lane: Where the next claim goes on; ``LANE_MIN`` when all lanes were seen.
-    """
+    """Rows of a claim, in no order; ``next_lane`` is where to continue, ``LANE_MIN`` after the last lane."""
 
     rows: list[OutboxRow]
     next_lane: int
@@ -67,7 +62,7 @@ class ClaimedRows:
 
 @dataclass(slots=True)
 class Verdicts:
-    """What a batch ended as: ids and, column by column, what belongs to them."""
+    """Results of a batch: ids and, column by column, their values."""
 
     sent: list[int] = field(default_factory=list)
     retried: list[int] = field(default_factory=list)
@@ -89,14 +84,10 @@ async def claim_rows(
     careful: Collection[int],
     bounds: ClaimBounds,
 ) -> ClaimedRows:
-    """Read what may be sent now.
+    """Read what may be sent now, in a transaction that has locked the relay's lease.
 
-    Args:
-        connection: In a transaction that has locked the relay's lease.
-        after_lane: ``next_lane`` of the claim before, or ``LANE_MIN``.
-        without: Lanes that are busy or wait.
-        careful: Lanes that get one row.
-        bounds: How much it may be.
+    ``after_lane`` is the ``next_lane`` of the previous claim, or ``LANE_MIN``; lanes in ``without`` are busy or wait,
+    those in ``careful`` get one row.
     """
     found = await connection.fetch(
         SQL["claim_rows"],
@@ -106,7 +97,7 @@ async def claim_rows(
         bounds.lanes,
         bounds.payload_bytes,
         list(careful),
-        0 if after_lane == LANE_MIN else NEWEST_ROWS,  # one round covers few lanes: then none waits for its turn
+        0 if after_lane == LANE_MIN else NEWEST_ROWS,  # one claim covers few lanes, so none waits for a later claim
         LOOKED_ROWS,
     )
     tail = found.pop()
@@ -114,7 +105,7 @@ async def claim_rows(
 
 
 async def write_verdicts(connection: Connection, fence: int, verdicts: Verdicts) -> None:
-    """Write what a batch ended as, in a transaction that has locked the relay's lease under ``fence``."""
+    """Write the results of a batch, in a transaction that has locked the relay's lease under ``fence``."""
     if verdicts.sent:
         await connection.execute(SQL["delete_sent"], verdicts.sent)
     if verdicts.retried:
@@ -125,7 +116,7 @@ async def write_verdicts(connection: Connection, fence: int, verdicts: Verdicts)
 
 
 async def note_waiting(connection: Connection, fence: int, row_id: int, reason: str) -> None:
-    """Say at a row what it waits for; it is not an attempt."""
+    """Write at a row what it waits for; this is no attempt."""
     await connection.execute(SQL["note_waiting"], row_id, reason, fence)
 
 
@@ -138,11 +129,11 @@ async def put_message(
 
 
 async def lane_heads(connection: Connection) -> Sequence[Any]:
-    """Return per destination the row that waits longest: ``destination age_s error_message cut``, the oldest first."""
+    """Return the longest-waiting row of each destination: ``destination age_s error_message cut``, oldest first."""
     heads: Sequence[Any] = await connection.fetch(SQL["lane_heads"])
     return heads
 
 
 async def reserve_prefixes(connection: Connection | Pool, prefixes: Collection[str]) -> None:
-    """Keep roles that use plain SQL only from sending to our own exchanges, queues and topics."""
+    """Keep roles that use plain SQL from sending to our own exchanges, queues and topics."""
     await connection.execute(SQL["reserve_prefixes"], sorted(set(prefixes)))

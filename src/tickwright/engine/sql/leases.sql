@@ -1,15 +1,15 @@
 -- name: open_lease
--- Make the row of a lease that nobody has asked for before. Index: job_config_pkey.
+-- Create the row of a lease on first use. Index: job_config_pkey.
 INSERT INTO tickwright.job_config (job_name) VALUES ($1) ON CONFLICT DO NOTHING;
 
 -- name: bound_wait
--- A paused owner inside its transaction must not keep us waiting: give up after a while and try again.
+-- Limit the wait for a lock: an owner that is paused inside its transaction must not block a take. The caller retries.
 SELECT set_config('lock_timeout', $1, true);
 
 -- name: take_lease
--- Take a lease that nobody holds or whose deadline has passed; the version is the new fence. The whole row is locked
--- first: an update alone would pass by the key's share that a protected transaction of the former holder has on it.
--- One of ours above the fence $4 counts as free: the answer of its take was lost, so nobody works under it; NULL for none.
+-- Take a lease that is free or whose deadline has passed; the version is the new fence. The whole row is locked first: an update alone would
+-- not wait for the share of the key that a protected transaction of the former holder has.
+-- A lease of ours above the fence $4 counts as free: the answer of its take was lost, so no work runs under it; NULL for none.
 -- Index: job_config_pkey.
 WITH free AS (
   SELECT job_name FROM tickwright.job_config
@@ -29,16 +29,15 @@ UPDATE tickwright.job_config SET lease_until = clock_timestamp() + $4::interval
 RETURNING version;
 
 -- name: lock_lease
--- First statement of every protected transaction: no row means that the lease is lost. A takeover waits for this
--- transaction or comes before it; a renewal changes no key and passes, so the transaction may last longer than the lease.
--- Whoever stalls in it is thrown out long before the lease ends, with or without the pool's session settings. Fenced.
--- Index: job_config_pkey.
+-- First statement of every protected transaction; no row: the lease is lost. A takeover waits for this transaction or comes before it. A
+-- renewal changes no key and passes, so the transaction may last longer than the lease. PostgreSQL ends a transaction that idles in it
+-- long before the lease ends, with or without the pool's session settings. Fenced. Index: job_config_pkey.
 SELECT version, set_config('idle_in_transaction_session_timeout', '3000', true)
   FROM tickwright.job_config WHERE job_name = $1 AND version = $2 AND running FOR KEY SHARE;
 
 -- name: release_lease
--- Give a lease back; nobody takes it before $4 has passed since it was taken. Fenced: a zombie cannot release its successor's.
--- The fence rises where the lease rests, since it still counts as running. Index: job_config_pkey.
+-- Release a lease; it cannot be taken before $4 has passed since it was taken. Fenced: a former holder cannot release its successor's.
+-- While that time runs, the lease still counts as running, so its fence rises. Index: job_config_pkey.
 UPDATE tickwright.job_config
    SET running = rests, owner = NULL, lease_until = CASE WHEN rests THEN last_started_at + $4::interval END,
        version = version + rests::integer, last_completed_at = clock_timestamp()
@@ -48,8 +47,8 @@ UPDATE tickwright.job_config
 RETURNING version;
 
 -- name: break_lease
--- An operator takes a lease away from its holder: the fence rises, so that whatever the holder still writes counts for
--- nothing. Waits for the holder's transaction, as a takeover does. Index: job_config_pkey.
+-- Take a lease away from its holder, by an operator: the fence rises, so later writes of the holder have no effect. Waits for the holder's
+-- transaction, as a takeover does. Index: job_config_pkey.
 WITH held AS (
   SELECT job_name FROM tickwright.job_config WHERE job_name = $1 AND running FOR UPDATE
 )
@@ -58,7 +57,7 @@ UPDATE tickwright.job_config j SET running = false, owner = NULL, lease_until = 
 RETURNING j.version;
 
 -- name: list_leases
--- Every lease, and whether somebody holds it. Small: a row per job name.
+-- Every lease, and whether it is held. Small: a row per job name.
 SELECT job_name, slice_start, slice_end, last_started_at, last_completed_at, running, version, owner, lease_until,
        running AND lease_until >= clock_timestamp() AS held
   FROM tickwright.job_config ORDER BY job_name LIMIT 10000;

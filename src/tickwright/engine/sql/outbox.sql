@@ -3,13 +3,13 @@
 INSERT INTO tickwright.outbox (destination, key, payload, headers) VALUES ($1, $2, $3::jsonb, $4::jsonb) RETURNING id;
 
 -- name: claim_rows
--- Read what may be sent now: at most $4 lanes from $1 on, without the lanes in $2, at most $3 rows a lane ($6 names lanes
--- that get one row) and $5 bytes in all; then one row that says how many lanes were walked and which was the last.
--- Tried rows come first and have at most half of the places; where there is one, a new row has it if there is any: rows
--- that are refused again and again hold up no new one. A new one waits while an older try of its key does: of a lane's new
--- rows the first $8 are asked for that, one by one, so that no claim gets slow by such rows or by a plan. Nothing is
--- written: the relay's lease, locked in this transaction, is what keeps others away. No bound on id, so a row that commits
--- late is found. The lanes of the $7 newest rows are looked at as well: beside very many they would wait for their turn.
+-- Read what may be sent now: at most $4 lanes after $1, without the lanes in $2, at most $3 rows a lane (one for the lanes in $6) and $5
+-- bytes in all. The last row has the last lane walked and the number of lanes walked.
+-- Tried rows come first and have at most half of the places. A lane with one place gives it to a new row if it has any, so rows that are
+-- refused again and again block no new one. A new row waits while an older tried row has its key. Only the first $8 new rows of a lane are
+-- checked for that, one by one, so neither such rows nor a plan make the claim slow.
+-- Nothing is written: the lock on the relay's lease in this transaction excludes others. There is no bound on id, so a row that commits late
+-- is found. The lanes of the $7 newest rows are included: beside very many lanes they would wait long.
 -- Indexes: outbox_lane, a probe a lane and a range; outbox_tried_keys, a probe a new row with a key; for the newest, outbox_pkey.
 WITH RECURSIVE walk AS (
   (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
@@ -63,13 +63,12 @@ UNION ALL
 SELECT (SELECT max(h) FROM walked), NULL, NULL, NULL, NULL, NULL, (SELECT count(*) FROM walked)::integer;
 
 -- name: delete_sent
--- The other side has them. In a transaction that has locked the relay's lease. Index: outbox_pkey.
+-- Delete messages that were accepted. In a transaction that has locked the relay's lease. Index: outbox_pkey.
 DELETE FROM tickwright.outbox WHERE id = ANY ($1::bigint[]);
 
 -- name: retry_later
--- Refused or unknown: the same row, so the same id, after a wait. Row $2[i] had $3[i] attempts before this one, so that the same said twice counts
--- once. In a transaction that has locked the relay's lease.
--- Index: outbox_pkey.
+-- Keep a refused or unknown message, with the same id, for a later attempt. Row $2[i] had $3[i] attempts before this one, so a repeated
+-- write counts once. In a transaction that has locked the relay's lease. Index: outbox_pkey.
 UPDATE tickwright.outbox o
    SET attempts = o.attempts + 1, next_at = clock_timestamp() + make_interval(secs => u.wait_s),
        error_message = u.error, fence = $1
@@ -77,8 +76,7 @@ UPDATE tickwright.outbox o
  WHERE o.id = u.id AND o.id = ANY ($2::bigint[]) AND o.attempts = u.tries;
 
 -- name: bury
--- Finally refused, or tried often enough: a dead letter. In a transaction that has locked the relay's lease.
--- Index: outbox_pkey.
+-- Dead-letter messages that were finally refused, or tried often enough. In a transaction that has locked the relay's lease. Index: outbox_pkey.
 WITH gone AS (
   DELETE FROM tickwright.outbox WHERE id = ANY ($1::bigint[]) RETURNING *
 )
@@ -87,15 +85,14 @@ SELECT g.id, g.destination, g.key, g.payload, g.headers, g.created_at, g.attempt
   FROM gone g JOIN unnest($1::bigint[], $2::text[]) AS u (id, error) ON u.id = g.id;
 
 -- name: note_waiting
--- Say at a row that waits without being tried what it waits for. In a transaction that has locked the relay's lease.
--- Index: outbox_pkey.
+-- Write at a row, without an attempt, what it waits for. In a transaction that has locked the relay's lease. Index: outbox_pkey.
 UPDATE tickwright.outbox SET error_message = $2, fence = $3 WHERE id = $1 AND error_message IS DISTINCT FROM $2;
 
 -- name: lane_heads
--- Per destination the row that waits longest, for alerts and metrics: of the destinations of the 10,000 oldest rows, and of the first 1,000 by their
--- hash, which any role that may add rows can choose; the 1,000 that wait longest, and whether there are more destinations than those that were walked.
--- Ids are nearly in the order of age, and so are new rows of a lane; tried rows are in the order of their next try, so 10,000 of them are read, the same
--- number of each lane. A row that is older than all that is read of its lane is behind 10,000 that wait longer.
+-- The longest-waiting row of each destination, for alerts and metrics. It covers the destinations of the 10,000 oldest rows and the first 1,000 by
+-- hash, which any role that may add rows can choose. It returns the 1,000 that wait longest, and whether there are more than 1,000 destinations.
+-- Ids and the new rows of a lane are nearly in order of age. Tried rows are in order of their next try, so 10,000 of them are read, the same
+-- number of each lane. A row that is older than all that is read of its lane comes after 10,000 that wait longer.
 -- Indexes: outbox_pkey for the oldest and the answer; outbox_lane, a probe a lane and two a head.
 WITH RECURSIVE walk AS (
   (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o ORDER BY 1 LIMIT 1)
@@ -131,7 +128,7 @@ SELECT o.destination, date_part('epoch', clock_timestamp() - o.created_at) AS ag
  ORDER BY o.created_at;
 
 -- name: lanes
--- The lanes in which something waits, $1 at most, and whether a relay works. Index: outbox_lane, a probe a lane; job_config_pkey.
+-- The lanes with waiting rows, $1 at most, and whether a relay works. Index: outbox_lane, a probe a lane; job_config_pkey.
 WITH RECURSIVE walk AS (
   (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o ORDER BY 1 LIMIT 1)
   UNION ALL
@@ -160,7 +157,7 @@ SELECT coalesce(tried.destination, new.destination) AS destination, new.n AS new
  WHERE coalesce(tried.destination, new.destination) IS NOT NULL;
 
 -- name: retry_now
--- Rows of a destination that wait for their next try are due at once, $2 at most. Index: outbox_lane.
+-- Make rows of a destination that wait for their next try due at once, $2 at most. Index: outbox_lane.
 UPDATE tickwright.outbox SET next_at = clock_timestamp()
  WHERE id = ANY (ARRAY (
    SELECT o.id FROM tickwright.outbox o
@@ -169,7 +166,7 @@ UPDATE tickwright.outbox SET next_at = clock_timestamp()
 RETURNING id;
 
 -- name: discard
--- An operator gives a message up: a dead letter, from where it can be requeued. One that a relay is sending now is sent. Index: outbox_pkey.
+-- Dead-letter a message, by an operator, who can requeue it. A relay still sends one that it is sending now. Index: outbox_pkey.
 WITH gone AS (
   DELETE FROM tickwright.outbox WHERE id = $1 RETURNING *
 )
@@ -178,5 +175,5 @@ SELECT id, destination, key, payload, headers, created_at, attempts, $2::text FR
 RETURNING id, destination, key, created_at, attempts;
 
 -- name: reserve_prefixes
--- Note the prefixes of our own exchanges and topics: only roles that run Tickwright send to them. Index: reserved_prefixes_pkey.
+-- Record the prefixes of our own exchanges and topics: only roles that run Tickwright send to them. Index: reserved_prefixes_pkey.
 INSERT INTO tickwright.reserved_prefixes (prefix) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING;

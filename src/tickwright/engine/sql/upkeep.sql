@@ -5,7 +5,7 @@ DELETE FROM tickwright.outbox_dead
                          WHERE died_at < clock_timestamp() - $1::interval ORDER BY died_at LIMIT $2));
 
 -- name: delete_workers
--- Forget sessions that were lost longer than $1 ago, $2 at most. Small: a row per session.
+-- Delete sessions that were lost longer than $1 ago, $2 at most. Small: a row per session.
 DELETE FROM tickwright.workers
  WHERE id = ANY (ARRAY (SELECT id FROM tickwright.workers
                          WHERE lost_at < clock_timestamp() - $1::interval ORDER BY id LIMIT $2));

@@ -7,5 +7,5 @@ SELECT pg_try_advisory_lock($1, $2);
 SELECT NOT pg_try_advisory_xact_lock_shared($1, $2);
 
 -- name: disarm
--- Let inserts be silent again.
+-- Release the lock, so that inserts do not notify.
 SELECT pg_advisory_unlock($1, $2);

@@ -1,12 +1,12 @@
 -- name: open_session
--- A new worker session with a token that nobody had before.
+-- Register a worker session with a token that was never used before.
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts)
 VALUES (nextval('tickwright.fence_seq'), $1, $2, $3, clock_timestamp() + $4::interval, $5)
 RETURNING id, date_part('epoch', clock_timestamp()) AS now_s;
 
 -- name: renew_session
--- Extend a session's lease, unless it was declared lost or the timeline has changed; and say when the next other lease runs out. Behind a restore in place
--- a token may be given out again: only the process whose name the row has renews it. Index: workers_pkey.
+-- Extend a session's lease, unless it was declared lost or the timeline has changed; return when the next other lease expires. After a restore
+-- in place a token may be issued again: only the process whose name is in the row renews it. Index: workers_pkey.
 UPDATE tickwright.workers w
    SET lease_until = clock_timestamp() + $2::interval, seen_at = clock_timestamp(), facts = $3
  WHERE w.id = $1 AND w.name = $4 AND w.lost_at IS NULL AND w.lease_until > 'epoch'
@@ -16,39 +16,39 @@ RETURNING w.drain_requested_at IS NOT NULL AS drain,
             WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s;
 
 -- name: hold_session
--- The first statement of a heartbeat's work, and of the release of what the session does not know of: the session is not lost, and is not declared lost
--- before the commit, for which declare_lost locks FOR UPDATE; renewals go on beside it, however many round trips that work takes. Index: workers_pkey.
+-- First statement of a heartbeat's work and of the release of unknown claims: the session is not lost, and cannot be declared lost before the
+-- commit, because declare_lost locks FOR UPDATE. Renewals continue beside it, however long that work takes. Index: workers_pkey.
 SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE;
 
 -- name: refuse_claims
--- Claims of this session with a number below $2 take nothing from here on; waits for those in progress, whose FOR KEY SHARE a renewal passes and
--- FOR UPDATE does not. A transaction of its own, as a renewal waits for its lock. Index: workers_pkey.
+-- Claims of this session with a number below $2 take nothing from now on. Waits for those in progress: a renewal passes their FOR KEY SHARE,
+-- FOR UPDATE does not. A transaction of its own, because a renewal waits for its lock. Index: workers_pkey.
 WITH session AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR UPDATE
 )
 UPDATE tickwright.workers w SET claims_from = greatest(w.claims_from, $2) FROM session s WHERE w.id = s.id RETURNING w.id;
 
 -- name: close_session
--- Leave: nothing is owned any more, or it is given back in the same transaction. Index: workers_pkey.
+-- Leave: nothing is owned any more, or the same transaction releases it. Index: workers_pkey.
 DELETE FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL RETURNING id;
 
 -- name: declare_lost
--- Fence the sessions whose lease has run out. What they claimed is reclaimed in the same transaction.
+-- Fence the sessions whose lease has expired. The same transaction reclaims what they claimed.
 UPDATE tickwright.workers SET lost_at = clock_timestamp()
  WHERE id = ANY (ARRAY (SELECT id FROM tickwright.workers
                          WHERE lost_at IS NULL AND lease_until < clock_timestamp() FOR UPDATE SKIP LOCKED))
 RETURNING id, name;
 
 -- name: forget_grants
--- What lost sessions were granted is free again. Index: type_grants_pkey.
+-- Free the grants of lost sessions. Index: type_grants_pkey.
 DELETE FROM tickwright.type_grants WHERE worker = ANY ($1::bigint[]);
 
 -- name: prune_lost
--- Lost sessions stay visible for a day.
+-- Delete lost sessions after a day.
 DELETE FROM tickwright.workers WHERE lost_at < clock_timestamp() - interval '1 day';
 
 -- name: list_workers
--- Every session, the newest first.
+-- Every session, newest first.
 SELECT id, name, roles, version, started_at, seen_at, lease_until, drain_requested_at, lost_at, facts,
        lost_at IS NULL AND lease_until > clock_timestamp() AS alive
   FROM tickwright.workers ORDER BY id DESC LIMIT 1000;

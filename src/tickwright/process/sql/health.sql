@@ -1,3 +1,3 @@
 -- name: ping
--- Whether the database answers.
+-- Check whether the database answers.
 SELECT 1;

@@ -1,7 +1,7 @@
 -- name: revision
--- The revision that this database's schema has. Small: one row.
+-- The revision of this database's schema. Small: one row.
 SELECT version_num FROM tickwright.schema_version;
 
 -- name: installation
--- What no two installations share. Other secrets are made of it, so it is shown to nobody.
+-- The id of this installation, different in each. Other secrets are derived from it, so it is never shown.
 SELECT id::text FROM tickwright.installation;

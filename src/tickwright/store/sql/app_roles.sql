@@ -1,5 +1,5 @@
 -- name: statements
--- What makes the role $1 one that uses plain SQL only, in its order; $2: it may log in; $3: its password, as PostgreSQL stores it.
+-- The statements that make $1 a role for plain SQL only, in order; $2: it may log in; $3: its password, as PostgreSQL stores it.
 SELECT statement FROM (
   SELECT 1 AS step, format('CREATE ROLE %I', $1::text) AS statement WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)
   UNION ALL SELECT 2, format('ALTER ROLE %I LOGIN', $1) WHERE $2::boolean
@@ -14,7 +14,7 @@ SELECT s.statement
 UNION ALL SELECT format('INSERT INTO tickwright.app_roles (name) VALUES (%L) ON CONFLICT DO NOTHING', $1);
 
 -- name: power
--- Why the role $1 cannot be held to fewer rights; NULL when it can, or is not there.
+-- Why the role $1 cannot be limited to fewer rights; NULL when it can, or does not exist.
 SELECT CASE WHEN r.rolsuper THEN 'it is a superuser'
             WHEN r.rolcreaterole OR r.rolreplication OR r.rolbypassrls THEN 'it has CREATEROLE, REPLICATION or BYPASSRLS'
             WHEN pg_has_role(r.oid, n.nspowner, 'MEMBER') THEN 'it owns the schema tickwright, or is a member of the role that does'
@@ -36,11 +36,11 @@ SELECT g.role, g.privilege, coalesce(g.relation, CASE WHEN g.attribute IS NULL T
  ORDER BY 1, 3, 2 LIMIT 1000;
 
 -- name: grant_again
--- Set the rights of all roles that were made so, as this release has them. Small: a row per role.
+-- Set the rights of all app roles to those of this release. Small: a row per role.
 SELECT tickwright.grant_app_roles();
 
 -- name: grant_with_revision
--- The same, in the transaction of a revision; revisions up to 0011 know no such roles.
+-- The same, in the transaction of a revision; revisions up to 0011 have no app roles.
 DO $$ BEGIN
   IF to_regprocedure('tickwright.grant_app_roles()') IS NOT NULL THEN PERFORM tickwright.grant_app_roles(); END IF;
 END $$;

@@ -1,6 +1,6 @@
 -- name: lane
--- Every task type with a live job, and its priorities: a look per lane, from each to the next, however many jobs it has. It stands behind
--- WITH RECURSIVE, as text and no function, so that each statement is planned as a whole. Index: scheduled_tasks_due.
+-- Every task type with a live job, and its priorities: one probe a lane, from each to the next, whatever its number of jobs. To be placed after
+-- WITH RECURSIVE. It is text and not a function, so that PostgreSQL plans each statement as a whole. Index: scheduled_tasks_due.
 lane AS (
   (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
   UNION ALL
@@ -11,7 +11,7 @@ lane AS (
 );
 
 -- name: runnable
--- The same of the task types that may run, however many others have jobs.
+-- The same for the task types that may run, whatever the number of others with jobs.
 runnable AS (
   SELECT top.task_type, top.priority
     FROM tickwright.task_types k CROSS JOIN LATERAL (
@@ -26,7 +26,7 @@ runnable AS (
 );
 
 -- name: known
--- The same of the task types that are registered, whatever their state; the first lane of each comes before the second of any. Index: scheduled_tasks_due.
+-- The same for registered task types in any state; the first lane of each comes before the second of any. Index: scheduled_tasks_due.
 known AS (
   SELECT top.task_type, top.priority
     FROM tickwright.task_types k CROSS JOIN LATERAL (
@@ -40,15 +40,15 @@ known AS (
 );
 
 -- name: claimable
--- The lanes in which claimed jobs can be: of task types that are known, whatever their state, and of a thousand others, because a type may be
--- deleted while its jobs run. The cost of releasing jobs does not grow with the number of unknown types.
+-- The lanes in which claimed jobs can be: of registered task types in any state, and of a thousand others, because a type may be deleted while
+-- its jobs run. The cost of releasing jobs does not grow with the number of unknown types.
 {known}, claimable AS MATERIALIZED (
   SELECT * FROM known UNION (SELECT * FROM lane LIMIT 1000)
 );
 
 -- name: counted
--- The lanes that figures count: a thousand of registered types, and the first thousand of all by name. Every role that may insert jobs makes up names,
--- and those must not hide a registered type. Where more than a thousand lanes were walked, some may be left out.
+-- The lanes that figures count: a thousand of registered types, and the first thousand of all by name. Every role that may insert jobs can invent
+-- names, and those must not hide a registered type. Where more than a thousand lanes were walked, some may be left out.
 {known}, walked AS MATERIALIZED (
   SELECT * FROM lane LIMIT 1001
 ), registered AS MATERIALIZED (
@@ -60,8 +60,9 @@ known AS (
 );
 
 -- name: lists
--- A thousand different lists of modules that enabled entities have, a look each: from the first one on, and from the name of each module on. Every role that may insert entities
--- makes up lists, and those must not hide a module. It stands behind WITH RECURSIVE. Index: entities_polled, of which the rows are not read; modules_pkey.
+-- A thousand different lists of modules of enabled entities, one probe each: from the first list on, and from each module's name on. Every role
+-- that may insert entities can invent lists, and those must not hide a module. To be placed after WITH RECURSIVE.
+-- Index: entities_polled, of which the rows are not read; modules_pkey.
 lists AS (
   SELECT top.list
     FROM (SELECT '' AS name UNION ALL SELECT m.name FROM tickwright.modules m UNION ALL SELECT lower(m.name) FROM tickwright.modules m) AS start
@@ -78,7 +79,7 @@ lists AS (
 );
 
 -- name: listed
--- The view listed_modules at a bounded price: of those lists, the first 200 names of each, and a million entities in all.
+-- The view listed_modules at a bounded cost: of those lists, the first 200 names of each, and a million entities in all.
 {lists}, numbered AS MATERIALIZED (
   SELECT list, (SELECT count(*) FROM (SELECT FROM tickwright.entities e
                                        WHERE e.is_polling_enabled AND e.polling_enabled_modules = looked.list
@@ -93,10 +94,10 @@ lists AS (
 );
 
 -- name: table_lock
--- Sessions that wait, and ask for or have a lock that keeps writers out of a relation of ours, although no statement of their role could use it: the role
--- is no member of the owner of the table, the schema or the database, and has none of the rights that such locks belong to. PostgreSQL takes
--- the lock of some statements before it asks for rights. Who asks for a right that it has, a migration among them, is not found; nor is one whose refusal
--- is under way. It stands behind WITH. Catalogues only; pg_locks is read once.
+-- Sessions that wait, and request or hold a lock that blocks writers of a relation of ours, although no statement of their role could use it: the
+-- role is not a member of the owner of the table, the schema or the database, and has none of the rights of such locks. PostgreSQL takes the
+-- lock of some statements before it checks rights. A session with the right, such as a migration, is not found; nor is one whose refusal is in
+-- progress. To be placed after WITH. Catalogues only; pg_locks is read once.
 locks AS MATERIALIZED (
   SELECT l.pid, l.relation, l.mode, l.locktype, bool_or(NOT l.granted) OVER (PARTITION BY l.pid) AS waits FROM pg_locks l
 ), table_lock AS MATERIALIZED (

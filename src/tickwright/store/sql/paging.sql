@@ -1,7 +1,7 @@
 -- name: installation
--- What no two installations share; signs cursors.
+-- The id of this installation, different in each; signs cursors.
 SELECT id::text FROM tickwright.installation;
 
 -- name: plan_page
--- A page walks its index from where it begins; without this a generic plan may sort a million rows for fifty.
+-- Make a page walk its index from its start; without this a generic plan may sort a million rows for fifty.
 SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);
