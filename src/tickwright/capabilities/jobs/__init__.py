@@ -1,1 +1,1 @@
-"""One-shot jobs: each runs at its own instant, exactly as promised. See README.md in this folder."""
+"""One-shot jobs: each job runs at its own instant. See README.md in this folder."""

@@ -1,10 +1,11 @@
-"""Putting jobs into the table: checked, collected, with idempotency keys.
+"""Insert jobs: checks, batching, idempotency keys.
 
-Single calls are collected without a timer: while one statement runs, what comes in waits and goes
-together in the next one. Sixteen callers then share a commit instead of queueing for sixteen.
-A call returns when its job is committed. What goes together is one statement, so it is done or not for all of it: jobs
-with keys are apart from those without. Where one job stops that statement, a second one inserts them one by one
-inside the database, and says which it was. Jobs whose key an open transaction holds wait apart from all others.
+Single calls are batched without a timer: while one statement runs, further calls wait and go together into the next
+one. Sixteen callers then share one commit. A call returns when its job is committed.
+
+One statement inserts a batch, so all of it is committed or nothing. Jobs with keys and jobs without are separate
+batches. Where one job stops the statement, a second statement inserts the jobs one by one inside the database and
+returns the error of each. Jobs whose key an open transaction holds wait in a third collector.
 """
 
 import asyncio
@@ -46,9 +47,9 @@ _SQL = load("tickwright.capabilities.jobs.sql", "enqueue.sql")
 _log = structlog.get_logger("tickwright.jobs")
 COLLECT_MAX = 1000
 COLLECTED_S = 10.0
-"""For one write of what was collected; who called hears then that nobody knows its outcome."""
+"""Limit of one write of a batch; behind it, the callers get the error ``outcome_unknown``."""
 HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "20ms", "2ms", "4s"
-"""So long a key that an open transaction holds is waited for: beside others, to find out which it is, and apart."""
+"""How long a statement waits for a held key: in a batch, one by one to find which key it is, and apart."""
 COPY_ROWS = 5000
 TYPES_FRESH_S = 1.0
 NO_DELAY = timedelta()
@@ -59,14 +60,14 @@ TOGETHER = "jobs"
 
 
 class Scheduled(msgspec.Struct, frozen=True):
-    """The answer: the job's id, and whether this call created it."""
+    """The result: the job's id, and whether this call created it."""
 
     id: int
     created: bool
 
 
 class TypeCatalog:
-    """The task types, at most a second old when a name is asked for that is not among them."""
+    """The task types. After a second, a known one is refreshed in the background; an unknown one is read at once."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -75,14 +76,14 @@ class TypeCatalog:
         self._reading: asyncio.Task[None] | None = None
 
     def fresh(self, name: str) -> TaskType | None:
-        """Return the type if it is known, and was read a moment ago."""
+        """Return the type if it is known and was read within the last second."""
         return self._types.get(name) if monotonic() - self._read_s <= TYPES_FRESH_S else None
 
     async def get(self, name: str) -> TaskType:
         """Return the type.
 
         Raises:
-            Rejected: ``unknown_task_type``. Permanent until somebody registers it.
+            Rejected: ``unknown_task_type``. Permanent until the type is registered.
         """
         kind = self.fresh(name)
         if kind is None:
@@ -111,7 +112,7 @@ class TypeCatalog:
 
 
 def _read_or_not(reading: "asyncio.Task[None]") -> None:
-    """Say why the types are old: they are used all the same, and the next call reads them again."""
+    """Log why the types are old. They are used nevertheless, and the next call reads them again."""
     if not reading.cancelled() and (error := reading.exception()) is not None:
         _log.warning("enqueue.types_not_read", error=repr(error)[:200])
 
@@ -122,7 +123,7 @@ _LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
 class _Collector(CallBatcher[_Pair, Scheduled]):
-    """Writes jobs together; keeps one connection for as long as there is work, since releasing it costs."""
+    """Writes jobs in batches. It keeps one connection while there is work, because releasing one costs time."""
 
     def __init__(self, pool: Pool, write: Callable[[Connection, Sequence[_Pair]], Awaitable[list[Any]]]) -> None:
         super().__init__(items_max=COLLECT_MAX)
@@ -142,7 +143,7 @@ class _Collector(CallBatcher[_Pair, Scheduled]):
             self._answer(taken, [outcome_unknown() if isinstance(error, TookTooLong) else error] * len(taken))
 
     async def _gather(self) -> "list[tuple[_Pair, asyncio.Future[Scheduled]]]":
-        """Let the callers that were just answered call again, then take what waits."""
+        """Wait one turn for new calls of the callers that have just got a result, then take what waits."""
         await asyncio.sleep(0)
         return self._take()
 
@@ -195,25 +196,26 @@ class Enqueuer:
                 del self._held_keys[key]
 
     async def _write(self, connection: Connection, pairs: Sequence[_Pair], *, patience: str | None = None) -> list[Any]:
-        """Insert what came together; what stops the statement for one job is the answer to that job only.
+        """Insert a batch. Where one job stops the statement, only that job gets the error.
 
-        All have a key, and patience, or none has, so that one statement inserts them: one that fails has done nothing.
+        Either all jobs have a key, and ``patience`` is set, or none has. So one statement inserts them, and one that
+        fails has changed nothing.
         """
         try:
             return await self._insert(connection, pairs, strict=False, patience=patience)
         except (*_REFUSED, *_LOCKED) as error:
-            is_of_all = patience is None and isinstance(error, _LOCKED)  # not a key: the table
+            is_of_all = patience is None and isinstance(error, _LOCKED)  # the table is locked, not a key
             if is_of_all or len(pairs) == 1:
                 return [error] * len(pairs)
             return await self._insert_each(connection, pairs, patience and HELD_ALONE_AFTER)
 
     async def _attempts(self, job: NewJob) -> int:
-        """Check a job and its type; return how many attempts it has."""
+        """Check a job and its type; return its number of attempts."""
         kind = self.types.fresh(check_new_job(job).task_type) or await self.types.get(job.task_type)
         return job.max_attempts or kind.max_attempts
 
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
-        """Schedule several jobs in one transaction; one answer per job, in order."""
+        """Schedule several jobs in one transaction; return one result per job, in order."""
         with traces.working("send", TOGETHER, {"messaging.batch.message_count": len(jobs)}):
             pairs = [(_in_trace(job), await self._attempts(job)) for job in jobs]
             if connection is not None:
@@ -224,7 +226,7 @@ class Enqueuer:
     async def schedule_each(
         self, jobs: Sequence[NewJob], *, connection: Connection
     ) -> list[Scheduled | TickwrightError]:
-        """Schedule at most ``COLLECT_MAX`` jobs in one statement a kind; each has an answer or an error of its own."""
+        """Schedule at most ``COLLECT_MAX`` jobs, in one statement per kind; return the result or error of each."""
         pairs = [(_in_trace(job), await self._attempts(job)) for job in jobs[:COLLECT_MAX]]
         return await self._insert(connection, pairs, strict=False)
 
@@ -235,7 +237,7 @@ class Enqueuer:
         return answers
 
     async def copy(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> int:
-        """Schedule many jobs without keys by COPY; the fastest way in. Returns how many."""
+        """Schedule many jobs without keys by COPY, the fastest way; return how many."""
         known: dict[str, int] = {}
         records = []
         for job in jobs:
@@ -288,7 +290,7 @@ class Enqueuer:
         if not pairs:
             return {}
         by_key = {job.key: (job, attempts) for job, attempts in reversed(pairs)}
-        first = {key: by_key[key] for key in sorted(by_key, key=str)}  # one order for all: no deadlock over two keys
+        first = {key: by_key[key] for key in sorted(by_key, key=str)}  # sorted keys: no deadlock
         columns = zip(
             *((*_record(job, attempts), job.key, job.digest) for job, attempts in first.values()), strict=True
         )
@@ -299,7 +301,7 @@ class Enqueuer:
         return answers | {key: _of_taken(found, first[key][0]) for key in taken}
 
     async def _insert_each(self, connection: Connection, pairs: Sequence[_Pair], patience: str | None) -> list[Any]:
-        """Insert them one by one in one transaction; each has its job as the answer, or why PostgreSQL refused it."""
+        """Insert jobs one by one in one transaction; return the job of each, or why PostgreSQL refused it."""
         columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
         rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), patience)
         answers = [(job, _outcome(row)) for (job, _), row in zip(pairs, rows, strict=True)]
@@ -332,7 +334,7 @@ def _existing(job_id: int, digest: bytes | None, job: NewJob) -> Any:
 
 
 def _judge_keys(pairs: Sequence[_Pair], answers: list[Any], keyed: Mapping[str | None, Any]) -> None:
-    """Let only the first of several equal keys of one batch have created the job."""
+    """Mark the job as created only for the first of several equal keys in one batch."""
     seen: dict[str, NewJob] = {}
     for number, (job, _) in enumerate(pairs):
         if job.key is None:
@@ -351,18 +353,18 @@ def _record(job: NewJob, attempts: int) -> tuple[Any, ...]:
 
 
 def _in_trace(job: NewJob) -> NewJob:
-    """Return ``job`` as a part of the trace of the code that runs, where there is one."""
+    """Return ``job`` as a part of the current trace, where there is one."""
     here = traces.current()
     return job if here is None else msgspec.structs.replace(job, traceparent=here)
 
 
 PLAIN_ROWS_MAX = 5_000
-KEYED_ROWS_MAX = 1_000  # one statement, its keys in one order: two uploads of one file cannot deadlock
+KEYED_ROWS_MAX = 1_000  # one statement with sorted keys: two uploads of one file cannot deadlock
 UPLOAD_KEY_CHARS_MAX = 200
 
 
 class JobImports:
-    """Streams of jobs into the table."""
+    """Imports of streams of jobs."""
 
     def __init__(self, pool: Pool, enqueuer: Enqueuer) -> None:
         self._pool, self._enqueuer = pool, enqueuer
@@ -379,9 +381,9 @@ class JobImports:
         """Import a stream.
 
         Args:
-            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
+            chunks: The bytes. An exception that it raises (never an ``OSError``) ends the import and propagates.
             caller: For the audit trail.
-            key: Of the whole upload, at most 200 characters.
+            key: The key of the whole upload, at most 200 characters.
             now: The database's clock as far as known; ``None`` skips the horizon.
             bounds: How far from now a job may be due.
 
@@ -400,7 +402,7 @@ class JobImports:
 
 
 class _JobImport(BatchedImport[tuple[int, NewJob]]):
-    """One import under way; a job goes with the number of its line."""
+    """A running import; each job has the number of its line."""
 
     def __init__(
         self,
@@ -439,7 +441,7 @@ class _JobImport(BatchedImport[tuple[int, NewJob]]):
         return number, job
 
     async def _commit(self, batch: Sequence[tuple[int, NewJob]], lines: int, *, finished: bool) -> None:
-        """Commit; when PostgreSQL refuses a row that passed our checks, halve until only that row is left out."""
+        """Commit; when PostgreSQL refuses a row that passed the checks, halve until only that row is left out."""
         self._keyed = 0
         self._types.clear()
         counts = self.result.created, self.result.existing, self.result.rejected, len(self.result.rejects)

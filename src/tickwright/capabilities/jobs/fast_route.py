@@ -1,7 +1,6 @@
-"""``POST /v1/jobs`` without the framework: the same checks, answers and errors as the route.
+"""``POST /v1/jobs`` without the framework, whose work per request would exceed that of the insert.
 
-One request is one job here, so what a framework does per request would be most of the work. The body and the job are
-read by the functions that every route uses; a test compares both.
+The checks, responses and errors are those of the route: both use the same functions, and a test compares them.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -24,7 +23,7 @@ _HEADERS = [(b"content-type", b"application/json"), *SAFE_HEADERS]
 
 
 async def post_job(service: JobService, gate: Gate, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
-    """Schedule one job of the scope's caller and answer; an error becomes a problem in the API."""
+    """Schedule one job for the scope's caller and respond; the API turns an error into a problem document."""
     gate.check_role(scope, Role.OPERATOR, SCOPE)
     if scope["query_string"]:
         name = scope["query_string"].decode("latin-1").partition("=")[0]

@@ -1,14 +1,13 @@
-"""Python handlers: what a program registers, and how a payload becomes its arguments.
+"""Python handlers: how a program registers them, and how a payload becomes their arguments.
 
 A handler takes the job first and then typed arguments, which are read from the payload by name::
 
     @app.job("invoice.remind")
     async def remind(job: Job, invoice_id: int) -> None: ...
 
-The payload is checked against the annotations before the handler starts; what does not fit fails the job
-at once with the code ``payload_invalid``, since it would not fit at the next attempt either, and never
-leaves a half-started handler. Fields that the handler does not name are ignored, so that a payload may
-grow before its handlers do.
+The payload is checked against the annotations before the handler starts. A payload that does not fit fails the job at
+once with the code ``payload_invalid``, because it would not fit at the next attempt either. Fields that the handler
+does not name are ignored, so that a payload may get new fields before its handlers do.
 """
 
 import inspect
@@ -30,12 +29,12 @@ Call = Callable[[Job], Any]
 
 
 class PayloadInvalid(Exception):
-    """The payload does not fit the handler's arguments; what the handler itself raises is never this."""
+    """The payload does not fit the handler's arguments; exceptions of the handler itself are never of this type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A registered function, its type's defaults, and the call that spreads a payload over it."""
+    """A registered function, the defaults of its type, and the call that decodes a payload into its arguments."""
 
     defaults: TaskType
     function: Function
@@ -44,7 +43,7 @@ class Handler:
 
     @property
     def name(self) -> str:
-        """The task type's name, which is also the handler's."""
+        """The name of the task type and of the handler."""
         return self.defaults.name
 
 
@@ -83,7 +82,7 @@ def _fitting(decode: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _shortened(message: str) -> str:
-    """Return msgspec's message, which quotes a refused value whole and ends with its place, in a length to be read."""
+    """Return msgspec's message, which quotes a refused value whole and ends with its place, shortened."""
     if len(message) <= MESSAGE_CHARS_MAX:
         return message
     _, at, place = message[-MESSAGE_CHARS_MAX // 2 :].rpartition(" - at `")
@@ -96,7 +95,7 @@ def _struct_fields(function: Function, named: list[inspect.Parameter]) -> list[A
         (p.name, hints.get(p.name, Any)) if p.default is p.empty else (p.name, hints.get(p.name, Any), p.default)
         for p in named
     ]
-    return sorted(fields, key=len)  # a struct wants its required fields first; the call goes by name
+    return sorted(fields, key=len)  # a struct needs its required fields first; the call passes them by name
 
 
 def _calls(function: Function, names: list[str], decode: Callable[[str], Any]) -> Call:
@@ -128,21 +127,21 @@ class HandlerRegistry:
         self._handlers: dict[str, Handler] = {}
 
     def add(self, handler: Handler) -> None:
-        """Register ``handler``; a second one under the same name is a mistake of the program.
+        """Register ``handler``.
 
         Raises:
-            Rejected: ``duplicate_handler``. Permanent.
+            Rejected: ``duplicate_handler``: there is one with this name. Permanent.
         """
         if handler.name in self._handlers:
             raise Rejected("duplicate_handler", f"two handlers for task type {handler.name!r}")
         self._handlers[handler.name] = handler
 
     def get(self, name: str) -> Handler | None:
-        """Return the handler called ``name``."""
+        """Return the handler called ``name``, or ``None``."""
         return self._handlers.get(name)
 
     def told(self) -> list[str] | None:
-        """Return the names of the handlers for others to read; nothing where they are too many to be said each time."""
+        """Return the names of the handlers for the session's facts, or ``None`` if there are more than ``TOLD_MAX``."""
         return sorted(self._handlers) if len(self._handlers) <= TOLD_MAX else None
 
     def all(self) -> list[Handler]:

@@ -1,8 +1,4 @@
-"""What a job is, what an attempt can end as, and who may claim how much. Pure.
-
-The store loads rows, this module decides on plain values, the store writes. Outcomes are values:
-an attempt that failed is not an exception of ours.
-"""
+"""Task types, jobs, attempt outcomes and claim plans. Pure; a failed attempt is a value, not an exception."""
 
 import math
 import threading
@@ -19,9 +15,9 @@ from tickwright.domain.retries import RetryPolicy
 
 ERROR_MESSAGE_MAX = 2000
 PACED_AHEAD_S = 0.5
-"""How far ahead a claim takes starts of a rate-limited type; one start at least."""
+"""How far ahead a claim takes starts of a rate-limited type. It takes at least one start."""
 PACED_SLACK_S = 0.25
-"""A claim's horizon, and a little more."""
+"""The horizon of a claim, and a margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +41,19 @@ class TaskType:
     """Whether its jobs wait for an operator."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "waits", self.paused or self.gone)  # asked of each job: no property
+        object.__setattr__(self, "waits", self.paused or self.gone)  # a field: the worker reads it for each job
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The attempt did its work; ``result`` is JSON text or nothing."""
+    """The attempt succeeded; ``result`` is JSON text or ``None``."""
 
     result: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The attempt failed: certain (``refused``), or nobody can tell (``unknown``); both are retried."""
+    """The attempt failed: certainly (``refused``), or its outcome is unknown (``unknown``). Both are retried."""
 
     code: str
     message: str
@@ -68,7 +64,7 @@ class Errored:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The handler wants to be called again later; costs no attempt."""
+    """The handler asked to be called again later; costs no attempt."""
 
     wait: timedelta
 
@@ -77,7 +73,7 @@ AttemptOutcome = Completed | Errored | Snoozed
 
 
 class Retry(Exception):
-    """Raise in a handler to fail this attempt; ``after`` is the least wait, 3660 days at most, beside the policy's."""
+    """Raise in a handler to fail this attempt; ``after`` is the least wait, at most 3660 days, beside the policy's."""
 
     def __init__(self, message: str = "retry", *, after: timedelta | None = None) -> None:
         super().__init__(message)
@@ -85,11 +81,11 @@ class Retry(Exception):
 
 
 class Fail(Exception):
-    """Raise in a handler when trying again cannot help: the job fails at once."""
+    """Raise in a handler when another attempt cannot help: the job fails at once."""
 
 
 class Snooze(Exception):
-    """Raise in a handler to be called again after ``wait``, 3660 days at most; costs no attempt."""
+    """Raise in a handler to be called again after ``wait``, at most 3660 days; costs no attempt."""
 
     def __init__(self, wait: timedelta) -> None:
         super().__init__(f"snoozed for {wait}")
@@ -101,18 +97,20 @@ class Begin(Enum):
 
     BEGINS = "begins"
     LOCKED = "locked"
-    """Another session has locked its row, so that its begin cannot be written; the job is released."""
+    """Another session has locked the row, so that the begin cannot be written; the worker releases the job."""
     LOST = "lost"
 
 
 class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
     """A job as a claim returns it: the columns of the query ``claim``, in their order.
 
+    All instants are in seconds since 1970 by the database's clock.
+
     Attributes:
-        attempts: With this one.
-        execute_s: When its user wanted it to run, where that is not ``due_s``.
-        due_s: When this attempt is due. All instants are in seconds since 1970 by the database's clock.
-        expires_s: From when on it must not start.
+        attempts: Including this one.
+        execute_s: When its user wanted it to run; ``None`` where that is ``due_s``.
+        due_s: When this attempt is due.
+        expires_s: From this instant on it must not start.
     """
 
     id: int
@@ -134,19 +132,15 @@ class _Reporter(Protocol):
 
 
 class Job:
-    """One attempt of one job, as its handler sees it.
+    """One attempt of one job: the first argument of its handler. Read-only.
 
-    Handlers get it as their first argument; everything on it is read-only. ``fence`` rises with every
-    attempt: hand it to whatever you write to, and refuse a lower one there.
+    ``fence`` rises with every attempt: pass it to the systems that you write to, and refuse a lower fence there.
 
     Attributes, for the worker only:
-        row: What was claimed.
-        type_state: Of its type.
         fire_s: When it may start, by the database's clock.
-        deadline_s: How long it may run; 0 is without an end.
-        started_s: When it started, or began to wait for a slot (monotonic); 0 before.
-        stop_reason: Why its handler has to stop: ``timeout``, ``cancel``, ``lost`` or ``shutdown``.
-        span: Of its trace.
+        deadline_s: How long it may run; 0 means without a limit.
+        started_s: When it started, or began to wait for a slot (monotonic); 0 before that.
+        stop_reason: Why its handler must stop: ``timeout``, ``cancel``, ``lost`` or ``shutdown``.
     """
 
     __slots__ = (
@@ -166,7 +160,7 @@ class Job:
 
     @property
     def id(self) -> int:
-        """The job's id, equal on every attempt."""
+        """The job's id, the same on every attempt."""
         return self.row.id
 
     @property
@@ -186,17 +180,17 @@ class Job:
 
     @property
     def attempt(self) -> int:
-        """1 for the first attempt."""
+        """The number of this attempt, from 1."""
         return self.row.attempts
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts the job has in all."""
+        """How many attempts the job has in total."""
         return self.row.max_attempts
 
     @property
     def fence(self) -> int:
-        """Rises with every attempt of this job."""
+        """The fence, which rises with every attempt of this job."""
         return self.row.fence
 
     @property
@@ -212,17 +206,17 @@ class Job:
 
     @property
     def expires_s(self) -> float | None:
-        """From when on it must not start, in seconds since 1970 by the database's clock."""
+        """The instant from which on it must not start, in seconds since 1970 by the database's clock."""
         return self.row.expires_s
 
     @property
     def traceparent(self) -> str | None:
-        """The trace that the job was scheduled in, as the row has it; not validated."""
+        """The trace context that the job was scheduled with, as stored; not validated."""
         return self.row.traceparent
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should stop: its user, its timeout or a lost lease wants it to."""
+        """Whether the handler should stop: on a cancel, a timeout, a lost lease or a shutdown."""
         return self.stop_reason is not None
 
     def wait_cancelled(self, timeout_s: float) -> bool:
@@ -234,11 +228,11 @@ class Job:
         return self._stop_event.wait(timeout_s)
 
     async def progress(self, value: Any) -> bool:
-        """Write ``value`` (JSON) to the job's ``progress``; return whether the job is still ours."""
+        """Write ``value`` (JSON) to the job's ``progress``; return whether this session still holds the job."""
         return await self._reporter.report_progress(self, msgspec.json.encode(value).decode())
 
     def stop_because(self, reason: str) -> None:
-        """Tell the handler to stop; for the worker, not for handlers."""
+        """Ask the handler to stop; for the worker, not for handlers."""
         self.stop_reason = self.stop_reason or reason
         if self._stop_event is not None:
             self._stop_event.set()
@@ -246,9 +240,9 @@ class Job:
 
 @dataclass(slots=True)
 class ClaimRange:
-    """Jobs of one type and priority: one range of the index.
+    """A claim range: the jobs of one type and priority.
 
-    ``frontier_s`` is a keyset bound: no job that is due earlier is left, as far as this worker's claims know.
+    ``frontier_s`` is a keyset bound: as far as this worker's claims know, no job that is due earlier is left.
     """
 
     task_type: str
@@ -258,16 +252,16 @@ class ClaimRange:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlan:
-    """One claim: how many rows of which types, in the order in which they are looked at."""
+    """One claim: how many rows of which types, in the order in which the claim reads them."""
 
     types: tuple[str, ...]
     rows_max: tuple[int, ...]
     total_max: int
 
     def split(self, names: Container[str]) -> "tuple[ClaimPlan, ClaimPlan]":
-        """Return a part for another claim beside this one, a quarter of the rows of some types, and what is left.
+        """Split off a plan for a parallel claim: a quarter of the rows of the types ``names``; return it and the rest.
 
-        No type is left without a row, so that a plan of very few rows is exceeded by one of each.
+        Each type keeps at least one row, so that the two together may exceed a very small plan by one row a type.
         """
         parts = {name: max(1, rows // 4) for name, rows in zip(self.types, self.rows_max, strict=True) if name in names}
         total = max(1, self.total_max // 4)
@@ -282,47 +276,41 @@ COLD_ROWS = 64
 
 
 def allot(free: int, used: int, *, all_free: int) -> int:
-    """Return how many jobs of one type may be claimed while ``free`` places are left in all.
+    """Return how many jobs of one type, which has ``used`` slots, may be claimed.
 
-    A type may take three quarters of what the others leave, so that one slow target can never take
-    the last place from everybody else.
-
-    Args:
-        free: Places that this claim may fill.
-        used: Places that jobs of this type hold.
-        all_free: Places that nobody holds.
+    ``free`` are the slots that this claim may fill, ``all_free`` those that are free. A type may take three quarters of
+    what the other types leave, so that one slow target never takes the last slot.
     """
     ceiling = (3 * (all_free + used) + 3) // 4
     return max(0, min(free, ceiling - used))
 
 
 def type_slots_max(slots: int, *, types: int) -> int:
-    """Return how many of a worker's slots one type may have, also one whose jobs end quickly: it may hang at once.
+    """Return how many of a worker's slots one type may have, because any type may hang at once.
 
-    All, where the worker has no other one; else all but a sixteenth, of four slots and more at least one.
+    All, where the worker has one type only; else all but a sixteenth, and of four or more slots all but at least one.
     """
     return slots - max(slots // 16, 1 if slots >= 4 else 0) if types > 1 else slots
 
 
 def ahead_max(rate_per_s: float) -> int:
-    """Return how many jobs of a rate-limited type a worker may hold before their starts: those that it takes ahead."""
+    """Return how many jobs of a rate-limited type a worker may hold before they start."""
     return max(1, math.ceil(PACED_AHEAD_S * rate_per_s))
 
 
 def furthest_start_s(rate_per_s: float) -> float:
-    """Return in how many seconds a type's next start can be at the most, where its rate has not changed.
+    """Return the longest time in seconds until a type's next start, while its rate is unchanged.
 
-    A claim takes starts that far ahead, and jobs that are due within its horizon; the rest is for small corrections
-    of the database's clock.
+    A claim takes starts that far ahead; the rest is its horizon and a margin for corrections of the database's clock.
     """
     return max(PACED_AHEAD_S, 1.05 / rate_per_s) + PACED_SLACK_S
 
 
 def plan_claim(allowance: Mapping[str, int], hot: frozenset[str], budget: int, turn: int) -> ClaimPlan | None:
-    """Split ``budget`` rows over the types that may have some; the first look goes round with ``turn``.
+    """Split ``budget`` rows over the types that may have some; the first type rotates with ``turn``.
 
-    A type that had more than it was asked for last time gets an even part, the others a small one; what
-    is then left over comes with the next claim, which follows at once.
+    A hot type, which had more rows than the last claim asked for, gets an even part. Other types get ``COLD_ROWS``. The
+    next claim follows at once and takes what is left over.
     """
     names = [name for name, rows in allowance.items() if rows > 0]
     if not names or budget <= 0:

@@ -27,10 +27,10 @@ _log = structlog.get_logger("tickwright.jobs")
 
 
 class JobSettings(SettingsPart):
-    """Of workers, and of the retention of jobs.
+    """Settings of workers and of the retention of jobs.
 
     Attributes:
-        stuck_after: A job that was set to ``processing`` by hand is released when it was not touched for so long.
+        stuck_after: A job that was set to ``processing`` by hand and not touched for so long is released.
         threads: Synchronous handlers that one worker runs at once, 1 to 1,000.
     """
 
@@ -39,20 +39,20 @@ class JobSettings(SettingsPart):
 
 
 class JobsPlugin(Plugin):
-    """Jobs at an instant, their task types and their dead letters."""
+    """Jobs, their task types and their dead letters."""
 
     name = "jobs"
     roles = (WORKER,)
     settings = JobSettings
 
     def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return what checks a task type."""
+        """Return the check of a task type."""
         from tickwright.capabilities.jobs.type_schema import check_task_type
 
         return {"task_types": check_task_type}
 
     def provide(self, context: Context) -> None:
-        """Offer the service for callers, and what collects single requests."""
+        """Offer the job service and the enqueuer, which batches single requests."""
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.enqueue import Enqueuer
 
@@ -64,7 +64,7 @@ class JobsPlugin(Plugin):
         )
 
     async def declare(self, context: Context) -> None:
-        """Register the handlers' task types where no operator has set them up, and set those of the TOML file."""
+        """Register the handlers' task types where no operator has set them up, and store those of the TOML file."""
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
         from tickwright.capabilities.jobs.task_types import load_types, register_handler
@@ -81,13 +81,13 @@ class JobsPlugin(Plugin):
                 _log.info("task_type.set", name=kind.name, file=str(context.settings.config), created=stored.created)
 
     def reclaim(self, context: Context) -> Sequence["Reclaim"]:
-        """Release the jobs of lost workers in every process; a worker does so itself."""
+        """Release the jobs of lost sessions in processes without a worker; a worker reclaims by itself."""
         from tickwright.capabilities.jobs.worker.claims import ClaimStore
 
         return () if WORKER in context.roles else (ClaimStore(context.pool).reclaim_for_others,)
 
     async def start(self, context: Context) -> None:
-        """Add the worker, and the retention of jobs to the scheduler's."""
+        """Add the worker, and the retention of jobs in a scheduler."""
         if "scheduler" in context.roles:
             from tickwright.capabilities.jobs.retention import JobRetention
 
@@ -136,7 +136,7 @@ class JobsPlugin(Plugin):
         return {PATH: partial(post_job, context.ports.get(JobService), gate)}
 
     def schemas(self) -> Sequence[Any]:
-        """Return the structs of those routes."""
+        """Return the structs of the routes."""
         from tickwright.capabilities.jobs.rest import STRUCTS
 
         return STRUCTS

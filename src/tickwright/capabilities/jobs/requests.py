@@ -1,8 +1,7 @@
-"""What callers may ask for, as typed bodies, and how a body becomes a job.
+"""Request bodies as typed structs, and how a body becomes a job.
 
-Every way in that takes text (REST, NDJSON import, the command line) reads it here, so that one rule has one
-error. A body has no field that belongs to Tickwright (``status``, ``attempts``, ``fence``): naming one is
-``unknown_field``, not a silent loss.
+REST, the NDJSON import and the command line all read text here, so that one rule has one error. A field that belongs to
+Tickwright (``status``, ``attempts``, ``fence``) is refused as ``unknown_field``.
 """
 
 import re
@@ -31,7 +30,7 @@ from tickwright.ports.views import CURSOR_CHARS_MAX
 
 PAYLOAD_BYTES_MAX = 65_536
 SURELY_FITS = PAYLOAD_BYTES_MAX // 4
-"""So many characters are no more bytes than a payload may have, however they are encoded."""
+"""A payload of at most this many characters fits in any encoding."""
 WRITTEN_BYTES_MAX = 1_048_576
 DIGITS_MAX = 309
 EXPONENTS_FROM = WRITTEN_BYTES_MAX // DIGITS_MAX * len("1e300,")
@@ -50,15 +49,15 @@ TypeName = Annotated[
 
 
 class NewJob(msgspec.Struct, frozen=True):
-    """A job that somebody wants, checked by :func:`check_new_job`.
+    """A requested job, checked by :func:`check_new_job`.
 
     Attributes:
         payload: JSON text.
         execute_at: Aware; ``None`` is now, by the database's clock.
         delay: Added to the database's now; only without ``execute_at``.
-        key: Idempotency key, unique among all jobs of the last days.
-        digest: Of the request, so that the same key with another request is seen.
-        traceparent: The trace that it belongs to; set by the :class:`Enqueuer` from the code that calls it.
+        key: Idempotency key, unique among the jobs of the last days.
+        digest: Digest of the request; detects the same key with another request.
+        traceparent: The trace that it belongs to; the :class:`Enqueuer` sets it from its caller's trace.
     """
 
     task_type: str
@@ -110,7 +109,7 @@ def check_new_job(job: NewJob) -> NewJob:
 
 
 def _is_too_long(payload: str) -> bool:
-    """Whether a payload is too long, also where PostgreSQL writes it out: 1e300 is 301 digits there."""
+    """Whether a payload is too long, also as PostgreSQL writes it: 1e300 has 301 digits there."""
     if len(payload) > PAYLOAD_BYTES_MAX or len(payload.encode()) > PAYLOAD_BYTES_MAX:
         return True
     return len(payload) > EXPONENTS_FROM and len(_EXPONENT.findall(payload)) * DIGITS_MAX > WRITTEN_BYTES_MAX
@@ -126,10 +125,7 @@ def _check_instant(field: str, at: datetime | None) -> None:
 
 
 class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A job that somebody wants. Without ``execute_at`` and ``delay`` it is due at once.
-
-    What the OpenAPI document shows; :class:`_Wire` is what is read.
-    """
+    """A job to schedule. Without ``execute_at`` and ``delay`` it is due at once."""
 
     task_type: Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.:-]*$")]
     payload: Annotated[Any, Meta(description=f"Any JSON, at most {PAYLOAD_BYTES_MAX} bytes; {{}} when left out")] = None
@@ -143,7 +139,7 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """:class:`JobRequest` without its bounds: those have errors of their own in ``check_new_job``."""
+    """:class:`JobRequest` as it is decoded, without bounds: ``check_new_job`` has an error for each of those."""
 
     task_type: str
     payload: msgspec.Raw = msgspec.Raw(b"{}")
@@ -161,11 +157,11 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 @dataclass(frozen=True, slots=True)
 class ScheduleBounds:
-    """How far from the database's now a job that comes in as text may be due.
+    """How far from the database's now a job that is requested as text may be due.
 
     Attributes:
         horizon: Ahead of now.
-        grace: Behind now; a client that was away for a while may still send what it has.
+        grace: Behind now: a client that was offline may still send its jobs.
     """
 
     horizon: timedelta = timedelta(days=3660)
@@ -212,7 +208,7 @@ def read_job(
 
 
 def with_digest(job: NewJob) -> NewJob:
-    """Return ``job`` with the digest of what it asks for, so that its key can be recognized on another request."""
+    """Return ``job`` with the digest of its request, which detects its key on another request."""
     canonical = msgspec.json.encode(msgspec.json.decode(job.payload), order="deterministic")
     digest = digest_of(
         job.task_type, canonical, job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout, job.expires_at
@@ -221,14 +217,10 @@ def with_digest(job: NewJob) -> NewJob:
 
 
 def key_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the value of the ``Idempotency-Key`` header of a request, if there is one.
-
-    Args:
-        headers: Of the request, with names in lower case, as ASGI has them.
+    """Return the ``Idempotency-Key`` of a request's ASGI headers, or ``None``.
 
     Raises:
-        Rejected: ``key_conflict``: there are two that differ; ``invalid_key`` (409): it is not as its schema says.
-            Permanent.
+        Rejected: ``key_conflict``: two of them differ; ``invalid_key`` (409): it does not match its schema. Permanent.
     """
     keys = {value.decode("latin-1") for name, value in headers if name == b"idempotency-key"}
     if len(keys) > 1:
@@ -262,10 +254,10 @@ def _instant(text: str | None, field: str) -> datetime | None:
 
 
 def check_bounds(job: NewJob, now: datetime, bounds: ScheduleBounds) -> None:
-    """Refuse what is due too far from ``now``.
+    """Refuse a job that is due too far from ``now``, or that expires before it is due.
 
     Raises:
-        Rejected: ``beyond_horizon`` or ``time_in_past``. Permanent.
+        Rejected: ``beyond_horizon``, ``time_in_past`` or ``expires_before_due``. Permanent.
     """
     due = job.execute_at or now + (job.delay or timedelta())
     if due > now + bounds.horizon:
@@ -277,16 +269,17 @@ def check_bounds(job: NewJob, now: datetime, bounds: ScheduleBounds) -> None:
 
 
 class RescheduleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A new time: one of the two."""
+    """A new time: either ``execute_at`` or ``delay``."""
 
     execute_at: InstantText | None = None
     delay: DurationText | None = None
 
 
 class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which jobs an action is for; at least one field that says which.
+    """The jobs that an action applies to; at least one field must select them.
 
-    ``dry_run`` changes nothing and says how many it would be, up to 10,000. ``cursor`` is ``next`` of the call before.
+    With ``dry_run`` the action changes nothing and returns how many jobs match, up to 10,000. ``cursor`` is the
+    ``next`` of the previous call.
     """
 
     ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
@@ -302,7 +295,7 @@ class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class MoveRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
-    """Which jobs, and where to: ``execute_at``, ``delay`` from now, ``shift`` of each one's due time; one of them."""
+    """Which jobs to move, and to when: one of ``execute_at``, ``delay`` from now, ``shift`` of each due time."""
 
     execute_at: InstantText | None = None
     delay: DurationText | None = None
@@ -320,10 +313,10 @@ class MoveRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
 
 
 class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters go back: by id, or the oldest of one subject (a task type, a destination).
+    """Which dead letters to requeue: by id, or the oldest of one subject (a task type, a destination).
 
-    ``dry_run`` changes nothing and says how many there are among 100,000. ``cursor`` is ``next`` of the call before:
-    with it, what died again meanwhile is not taken a second time.
+    With ``dry_run`` the action changes nothing and returns how many there are among 100,000. ``cursor`` is the ``next``
+    of the previous call; with it, letters that died again meanwhile are not requeued a second time.
     """
 
     kind: Literal["job", "outbox"] = "job"
@@ -335,7 +328,7 @@ class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A task type, whole: what is left out gets its default."""
+    """A complete task type: a field that is left out gets its default."""
 
     target: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.org/jobs"])]
     timeout: DurationText = "30s"
@@ -350,9 +343,9 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is to be different about a task type; what is left out stays.
+    """Changes of a task type; a field that is left out keeps its value.
 
-    ``version`` is that of the type as it was read: when it has another one by now, nothing is changed.
+    ``version`` is that of the type as the client read it. If the type has another version by now, nothing changes.
     """
 
     version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
@@ -370,7 +363,7 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     keep_history: bool | UnsetType = UNSET
 
     def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:
-        """Return the whole type: what ``present`` says, and what is different."""
+        """Return the complete type: ``present`` with the changes applied."""
         names = TaskTypeRequest.__struct_fields__
         changes = {name: value for name in names if (value := getattr(self, name)) is not UNSET}
         return TaskTypeRequest(**{name: present[name] for name in names} | changes)

@@ -1,7 +1,6 @@
 """The REST routes of one-shot jobs, their task types and their dead letters.
 
-A capability brings its own routes; the API includes them and brings what every route needs through the
-gate: the caller, the role, the body. Bodies are read strictly, so no route lets FastAPI parse one.
+The gate provides the caller, the role and the body. Bodies are read strictly, so no route lets FastAPI parse one.
 """
 
 from datetime import timedelta
@@ -77,7 +76,7 @@ def job_routes(service: JobService, gate: Gate, bounds: ScheduleBounds = BOUNDS)
 
 
 def created_answer(job_id: int, *, created: bool) -> tuple[int, str, bytes]:
-    """Return status, ``Location`` and body of a scheduled job; built by hand, for the fast lane and the route."""
+    """Return status, ``Location`` and body of a scheduled job, for the fast route and the route."""
     text = "true" if created else "false"
     return 201 if created else 200, f"/v1/jobs/{job_id}", f'{{"id":{job_id},"created":{text}}}'.encode()
 
@@ -94,7 +93,7 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         **_with(takes(JobRequest), _key_header(255), _TRACEPARENT),
     )
     async def schedule(request: Request) -> Response:
-        """Schedule one job. Same `Idempotency-Key`, same request: 200 and the job that is there."""
+        """Schedule one job. The same `Idempotency-Key` with the same request returns 200 and the existing job."""
         body = await gate.read_bytes(request)
         with traces.continued(traceparent_of(request.scope["headers"])):
             made = await service.schedule_text(
@@ -111,10 +110,10 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
     async def import_jobs(request: Request, caller: operator) -> Response:
         """Schedule jobs from NDJSON, one `JobRequest` per line, in constant memory.
 
-        Lines are committed in batches of up to 5,000 (1,000 where lines have keys) in their order; a bad line is
-        rejected and costs no other. When the connection breaks off, whole batches stay and the rest is dropped:
-        the audit trail's `jobs.import` row says up to which line. With an `Idempotency-Key` the same upload can be
-        sent again and makes no job twice.
+        Lines are committed in their order, in batches of up to 5,000 (1,000 where lines have keys). A bad line is
+        rejected and affects no other. When the connection breaks off, committed batches stay and the rest is dropped:
+        the audit trail's `jobs.import` row has the last committed line. With an `Idempotency-Key`, send the same upload
+        again: no job is created twice.
         """
         with traces.continued(traceparent_of(request.scope["headers"])):
             done = await service.imports.run(
@@ -154,7 +153,7 @@ def _looking(router: APIRouter, service: JobService, gate: Gate) -> None:
 
     @router.get("/v1/jobs/{job_id}/explain", tags=["jobs"], dependencies=viewer, **answers(Explanation))
     async def explain_job(job_id: Id) -> Response:
-        """Say why a job is where it is."""
+        """Explain why a job is in its state."""
         return answer(await service.explain(job_id))
 
 
@@ -163,18 +162,18 @@ def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:
 
     @router.post("/v1/jobs/{job_id}/cancel", tags=["jobs"], **answers(JobAction, 200, 202))
     async def cancel_job(job_id: Id, caller: operator) -> Response:
-        """Cancel. 200: it will never start. 202: its worker was asked to stop it; ask again how it ended."""
+        """Cancel a job. 200: it never starts. 202: its worker was asked to stop it; read the job to see its end."""
         done = await service.cancel(job_id, caller=caller)
         return answer(done, 202 if done.outcome == "requested" else 200)
 
     @router.post("/v1/jobs/{job_id}/retry", tags=["jobs"], **answers(JobAction))
     async def retry_job(job_id: Id, caller: operator) -> Response:
-        """Put a failed job back to work under its own id, with all its attempts, due now."""
+        """Run a failed job again under its own id, with all its attempts, due now."""
         return answer(await service.retry(job_id, caller=caller))
 
     @router.post("/v1/jobs/{job_id}/reschedule", tags=["jobs"], **answers(JobAction), **takes(RescheduleRequest))
     async def reschedule_job(request: Request, job_id: Id, caller: operator) -> Response:
-        """Give a pending job another time: `execute_at`, or `delay` from now."""
+        """Move a pending job to another time: `execute_at`, or `delay` from now."""
         body = await gate.read(request, RescheduleRequest)
         if (body.execute_at is None) == (body.delay is None):
             raise Rejected("execute_at_or_delay", "send execute_at or delay, one of them", field="execute_at")
@@ -206,26 +205,26 @@ def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
         "/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType, 200, 201), **takes(TaskTypeRequest)
     )
     async def put_task_type(request: Request, name: TypeName, caller: admin) -> Response:
-        """Create a task type, or replace it whole. A first signing secret is shown this once.
+        """Create or replace a task type. Its first signing secret is shown only in this response.
 
-        A type whose endpoint had answered 410 goes on waiting, unless the target is another one.
+        A type whose endpoint answered 410 keeps waiting, unless the target changes.
         """
         stored = await service.types.put(name, await gate.read(request, TaskTypeRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
     @router.patch("/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType), **takes(TaskTypeChange))
     async def change_task_type(request: Request, name: TypeName, caller: admin) -> Response:
-        """Change what is given of a task type; 409 `version_conflict` when its `version` is another one than sent."""
+        """Change the given fields of a task type; 409 `version_conflict` when its `version` is not the one sent."""
         return answer(await service.types.change(name, await gate.read(request, TaskTypeChange), caller=caller))
 
     @router.post("/v1/task-types/{name}/pause", tags=["task types"], **answers(TaskTypeView))
     async def pause_task_type(name: TypeName, caller: admin) -> Response:
-        """Let its jobs wait."""
+        """Pause a task type: its jobs wait."""
         return answer(await service.types.pause(name, caller=caller))
 
     @router.post("/v1/task-types/{name}/enable", tags=["task types"], **answers(TaskTypeView))
     async def enable_task_type(name: TypeName, caller: admin) -> Response:
-        """Let its jobs run again, after a pause or a 410."""
+        """Run its jobs again, after a pause or a 410."""
         return answer(await service.types.enable(name, caller=caller))
 
 
@@ -239,14 +238,14 @@ def _secrets(router: APIRouter, service: JobService, gate: Gate) -> None:
         **takes(RotateRequest, required=False),
     )
     async def rotate_secret(request: Request, name: TypeName, caller: admin) -> Response:
-        """Make a new signing secret, shown this once; the old ones sign beside it for `overlap`."""
+        """Make a new signing secret, shown only in this response; the old ones stay in use for `overlap`."""
         body = await gate.read(request, RotateRequest, default=RotateRequest())
         overlap = parse_duration(body.overlap, field="overlap")
         return answer(await service.types.rotate_secret(name, caller=caller, overlap=overlap))
 
     @router.delete("/v1/task-types/{name}", tags=["task types"], status_code=204, response_class=Response)
     async def delete_task_type(name: TypeName, caller: admin) -> Response:
-        """Forget a task type; its jobs wait as those of an unknown one do."""
+        """Delete a task type; its jobs wait like those of an unknown type."""
         await service.types.delete(name, caller=caller)
         return Response(status_code=204)
 
@@ -262,12 +261,12 @@ def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List what was given up, the youngest first; `subject` is a task type or a destination."""
+        """List dead letters, newest first; `subject` is a task type or a destination."""
         return answer(await service.dead_letters.list(kind=kind, subject=subject, cursor=cursor, limit=limit))
 
     @router.post("/v1/dead-letters/requeue", tags=["dead letters"], **answers(Requeued), **takes(RequeueRequest))
     async def requeue_dead_letters(request: Request, caller: operator) -> Response:
-        """Put dead letters back to work, the oldest first, at most 1,000 a call; or say how many there are."""
+        """Requeue dead letters, the oldest first, at most 1,000 a call; with `dry_run` count them."""
         body = await gate.read(request, RequeueRequest)
         dead = service.dead_letters
         if body.dry_run:
@@ -277,8 +276,6 @@ def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:
         )
         return answer(done)
 
-
-# The listing of jobs and its counts: one filter, bounded looks.
 
 Statuses = Annotated[list[JobStatus] | None, Query(max_length=5)]
 TypeText = Annotated[str | None, Query(max_length=50)]
@@ -291,7 +288,7 @@ Worker = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Held by th
 
 
 def looking_routes(router: APIRouter, service: JobService, gate: Gate) -> None:
-    """Add the routes."""
+    """Add the routes that list and count jobs."""
     viewer = [Depends(gate.allow(Role.VIEWER))]
 
     @router.get("/v1/jobs", tags=["jobs"], dependencies=viewer, **answers(JobPage))
@@ -308,7 +305,7 @@ def looking_routes(router: APIRouter, service: JobService, gate: Gate) -> None:
     ) -> Response:
         """List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive.
 
-        A page looks at no more than 20,000 rows. It may find less than `limit`, and then still have a `next`.
+        A page reads at most 20,000 rows. It may have fewer jobs than `limit`, and still a `next`.
         """
         which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
         return answer(await service.list(ListQuery.of(which, cursor, limit)))
@@ -323,9 +320,9 @@ def looking_routes(router: APIRouter, service: JobService, gate: Gate) -> None:
         text: Text = None,
         worker: Worker = None,
     ) -> Response:
-        """Count jobs by state, with the filters of the listing.
+        """Count jobs by state, with the filters of the list.
 
-        Each count stops at `capped_at`, and each costs bounded work: of the states in `at_least` there may be more.
+        Each count stops at `capped_at`, and its work is bounded: the states in `at_least` may have more.
         """
         which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
         return answer(await service.count(which))
@@ -352,34 +349,31 @@ def _filter(  # noqa: PLR0917
     )
 
 
-# Actions on all jobs that a filter names, a thousand a call.
-
-
 def many_routes(router: APIRouter, many: JobBulkActions, gate: Gate) -> None:
-    """Add the routes."""
+    """Add the routes of bulk actions."""
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
 
     @router.post("/v1/jobs:cancel", tags=["jobs"], **answers(BulkAction), **takes(FilterRequest))
     async def cancel_jobs(request: Request, caller: operator) -> Response:
-        """Cancel what a filter names, the oldest first, at most 1,000 a call."""
+        """Cancel the jobs that a filter matches, the oldest first, at most 1,000 a call."""
         return answer(await many.cancel(_call(await gate.read(request, FilterRequest), caller)))
 
     @router.post("/v1/jobs:retry", tags=["jobs"], **answers(Requeued), **takes(FilterRequest))
     async def retry_jobs(request: Request, caller: operator) -> Response:
-        """Put the failed jobs that a filter names back to work, the oldest first, at most 1,000 a call."""
+        """Run the failed jobs that a filter matches again, the oldest first, at most 1,000 a call."""
         return answer(await many.retry(_call(await gate.read(request, FilterRequest), caller)))
 
     @router.post("/v1/jobs:run-now", tags=["jobs"], **answers(BulkAction), **takes(FilterRequest))
     async def run_jobs_now(request: Request, caller: operator) -> Response:
-        """Make the pending jobs that a filter names due now, the oldest first, at most 1,000 a call."""
+        """Make the pending jobs that a filter matches due now, the oldest first, at most 1,000 a call."""
         return answer(await many.run_now(_call(await gate.read(request, FilterRequest), caller)))
 
     @router.post("/v1/jobs:reschedule", tags=["jobs"], **answers(BulkAction), **takes(MoveRequest))
     async def reschedule_jobs(request: Request, caller: operator) -> Response:
-        """Move the pending jobs that a filter names, the oldest first, at most 1,000 a call.
+        """Move the pending jobs that a filter matches, the oldest first, at most 1,000 a call.
 
-        With `delay` or `shift` send `next` as `cursor` as long as there is `more`: a call without it begins again and
-        moves jobs that were moved before.
+        With `delay` or `shift`, send `next` as `cursor` while `more` is true: a call without it starts from the first
+        job and moves jobs again.
         """
         body = await gate.read(request, MoveRequest)
         return answer(await many.reschedule(_call(body, caller), _move(body)))

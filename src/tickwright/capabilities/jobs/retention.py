@@ -1,7 +1,4 @@
-"""Retention of jobs: history tables ahead of their day, old days and dead letters, idempotency keys, stuck jobs.
-
-Nothing waits in front of traffic: a table that a session reads is dropped in a later round.
-"""
+"""Retention of jobs. A drop never blocks traffic: a table that a session reads is dropped in a later round."""
 
 from datetime import timedelta
 
@@ -21,13 +18,13 @@ _log = structlog.get_logger("tickwright.upkeep")
 
 
 class JobRetention(Retention):
-    """The rules of jobs; see :class:`tickwright.engine.retention.Retention`.
+    """The retention rules of jobs; see :class:`tickwright.engine.retention.Retention`.
 
     Args:
-        history: Finished jobs; whole days are dropped, where no job in them finished later.
-        dead_letters: Of jobs.
-        keys: Idempotency keys of jobs that have ended.
-        stuck_after: A job in processing without an owner that was not touched for so long goes back.
+        history: How long finished jobs are kept. Whole days are dropped, unless a job in them finished later.
+        dead_letters: How long dead letters of jobs are kept.
+        keys: How long idempotency keys are kept after their job ended.
+        stuck_after: A job in processing without an owner that was not touched for so long is released.
     """
 
     def __init__(
@@ -44,7 +41,7 @@ class JobRetention(Retention):
         self._days_kept: set[str] = set()
 
     async def round(self, lease: HeldLease) -> float:
-        """Do everything once; return in how many seconds to come again, 0 where more is left."""
+        """Apply every rule once; return the seconds until the next round, 0 where more is left."""
         await self._make_days(lease)
         await self._return_stuck(lease)
         await self._drop_days(lease)

@@ -1,4 +1,4 @@
-"""Task types as rows: reading them, and registering what a program brings."""
+"""Task types as rows: reading, registering and changing them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -27,12 +27,12 @@ _SQL = load("tickwright.capabilities.jobs.sql", "task_types.sql")
 
 
 async def load_types(connection: Connection) -> list[TaskType]:
-    """Return every task type with the secrets that still sign."""
+    """Return every task type with the secrets that are still in use."""
     return [type_of(row) for row in await connection.fetch(_SQL["list_types"])]
 
 
 def type_of(row: Mapping[str, Any]) -> TaskType:
-    """Return a row of ``task_types`` as a value."""
+    """Return a row of ``task_types`` as a :class:`TaskType`."""
     return TaskType(
         name=row["name"],
         target=row["target"],
@@ -55,12 +55,12 @@ def type_of(row: Mapping[str, Any]) -> TaskType:
 
 
 def _rate_of(rate_per_s: float | None) -> float | None:
-    """Return the rate of a row, which SQL or an earlier release may have written below the bound."""
+    """Return the rate of a row, raised to the bound: SQL or an earlier release may have written a lower one."""
     return None if rate_per_s is None else max(rate_per_s, RATE_PER_S_MIN)
 
 
 async def register_handler(connection: Connection, kind: TaskType) -> None:
-    """Make a handler's type known, unless an operator has set it up differently."""
+    """Register a handler's type, unless an operator has set it up differently."""
     await connection.execute(
         _SQL["register_handler"], kind.name, kind.target, _whole_ms(kind.timeout), kind.max_attempts,
         _whole_ms(kind.retry.base), kind.retry.factor, _whole_ms(kind.retry.cap), kind.concurrency, kind.rate_per_s,
@@ -69,7 +69,7 @@ async def register_handler(connection: Connection, kind: TaskType) -> None:
 
 
 async def mark_gone(pool: Pool, name: str) -> None:
-    """Let a type wait: its endpoint answered 410."""
+    """Mark a type as gone, because its endpoint answered 410: its jobs wait."""
     await pool.execute(_SQL["mark_gone"], name)
 
 
@@ -77,14 +77,12 @@ def _whole_ms(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
 
 
-# Task types as operators see them: what a type does, whether it runs, and the secrets that sign for it.
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
 _DAY = timedelta(days=1)
 
 
 class TaskTypes:
-    """The rows of ``tickwright.task_types`` and their secrets."""
+    """The rows of ``tickwright.task_types`` and their secrets, for operators."""
 
     def __init__(self, pool: Pool, allow_target: Callable[[str], None]) -> None:
         self._pool = pool
@@ -104,11 +102,11 @@ class TaskTypes:
             return await self._view(connection, name)
 
     async def put(self, name: str, settings: TaskTypeRequest, *, caller: Caller) -> StoredTaskType:
-        """Create a type or replace it whole. A type whose target is signed gets its first secret here.
+        """Create or replace a type. A type whose target is signed gets its first secret here.
 
         Raises:
             Rejected: ``invalid_task_type``, ``invalid_target``, ``invalid_duration``, ``invalid_timeout``,
-                ``invalid_retry``, or what the broker says of the target (``ssrf_blocked``). Permanent.
+                ``invalid_retry``, or what the broker refuses about the target (``ssrf_blocked``). Permanent.
         """
         self._check(name, settings)
         async with self._pool.acquire() as connection, connection.transaction():
@@ -118,7 +116,7 @@ class TaskTypes:
         return StoredTaskType(after, before is None, secret)
 
     async def change(self, name: str, change: TaskTypeChange, *, caller: Caller) -> StoredTaskType:
-        """Change what is given of a type, and nothing else of it: edits of two people do not undo one another.
+        """Change only the given fields of a type, so that two operators do not undo each other's edits.
 
         Raises:
             Rejected: ``task_type_not_found`` (404); ``version_conflict`` (409) with the present ``version``: read it
@@ -144,7 +142,7 @@ class TaskTypes:
     async def _store(
         self, connection: Connection, name: str, settings: TaskTypeRequest
     ) -> tuple[TaskTypeView, str | None]:
-        """Write a type; return it, and its first secret where it is signed from now on."""
+        """Write a type; return it, and its first secret where its target is signed from now on."""
         target = parse_target(settings.target)
         await connection.execute(_SQL["put"], *_columns(name, settings))
         after = await self._view(connection, name)
@@ -154,7 +152,7 @@ class TaskTypes:
         return await self._view(connection, name), secret
 
     async def pause(self, name: str, *, caller: Caller) -> TaskTypeView:
-        """Let a type's jobs wait; what runs goes on. Twice is harmless.
+        """Stop starting a type's jobs; running ones continue. Pausing twice changes nothing.
 
         Raises:
             Rejected: ``task_type_not_found`` (404). Permanent.
@@ -162,7 +160,7 @@ class TaskTypes:
         return await self._change("pause", name, caller)
 
     async def enable(self, name: str, *, caller: Caller) -> TaskTypeView:
-        """Let a type's jobs run again, after a pause or after its endpoint had said 410.
+        """Start a type's jobs again, after a pause or after its endpoint answered 410.
 
         Raises:
             Rejected: ``task_type_not_found`` (404). Permanent.
@@ -170,7 +168,7 @@ class TaskTypes:
         return await self._change("enable", name, caller)
 
     async def rotate_secret(self, name: str, *, caller: Caller, overlap: timedelta = OVERLAP_DEFAULT) -> SecretView:
-        """Make a new signing secret; the old ones sign beside it for ``overlap``.
+        """Make a new signing secret; the old ones stay in use beside it for ``overlap``.
 
         Raises:
             Rejected: ``task_type_not_found`` (404), ``nothing_to_sign``, ``invalid_overlap``. Permanent.
@@ -196,7 +194,7 @@ class TaskTypes:
         return SecretView(name, secret, format_duration(overlap))
 
     async def delete(self, name: str, *, caller: Caller) -> None:
-        """Forget a type and its secrets; its jobs wait as those of any unknown type.
+        """Delete a type and its secrets; its jobs wait like those of any unknown type.
 
         Raises:
             Rejected: ``task_type_not_found`` (404). Permanent.

@@ -1,4 +1,4 @@
-"""The schema of a task type in the TOML file and in ``@app.job``: every mistake is collected, with its remedy."""
+"""The schema of a task type in the TOML file and in ``@app.job``. Every mistake is collected, with its remedy."""
 
 import difflib
 import re
@@ -26,12 +26,12 @@ def _bad(remedy: str) -> Rejected:
 
 @dataclass(slots=True)
 class Problems:
-    """Collects mistakes instead of stopping at the first one."""
+    """Collects mistakes; reading does not stop at the first one."""
 
     found: list[str] = field(default_factory=list)
 
     def read(self, key: str, read: Callable[[Any], Any], value: Any, default: Any) -> Any:
-        """Return ``read(value)``, or note what is wrong with ``key`` and return ``default``."""
+        """Return ``read(value)``, or add the mistake in ``key`` and return ``default``."""
         try:
             return read(value)
         except Rejected as error:
@@ -40,7 +40,7 @@ class Problems:
 
 
 def read_task_type(name: str, table: Any, problems: Problems, *, where: str) -> TaskType:
-    """Return the type that a table or a set of keyword arguments describes; note every mistake."""
+    """Return the type that a table or a set of keyword arguments describes; add every mistake to ``problems``."""
     if not _NAME.fullmatch(name):
         problems.found.append(f"{where}: a name has 1 to 50 letters, digits, '_', '.', ':' or '-'")
     if not isinstance(table, dict):
@@ -61,7 +61,7 @@ def read_task_type(name: str, table: Any, problems: Problems, *, where: str) -> 
 
 
 def read_duration(value: Any) -> timedelta:
-    """Return a duration from ``"30s"`` or a ``timedelta``; a bare number has no unit and is refused."""
+    """Return a duration from ``"30s"`` or a ``timedelta``; refuse a bare number, which has no unit."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -158,25 +158,25 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any], Any]] = {
 
 
 def check_task_type(name: str, table: Any, problems: list[str], *, where: str) -> None:
-    """Note every mistake of one table of the TOML file."""
+    """Add every mistake of one table of the TOML file to ``problems``."""
     read_task_type(name, table, Problems(problems), where=where)
 
 
 def read_declared(tables: Mapping[str, Any]) -> list[TaskType]:
-    """Return the task types of the TOML file, which was checked before."""
+    """Return the task types of the TOML file, which has passed the checks."""
     return [read_task_type(name, table, Problems(), where=name) for name, table in tables.items()]
 
 
 def as_declared(kind: TaskType | None) -> TaskType | None:
-    """Return ``kind`` without what a file cannot say, so that an unchanged file changes nothing."""
+    """Return ``kind`` without the fields that a file cannot set, so that an unchanged file changes nothing."""
     if kind is None:
         return None
-    factor = round(kind.retry.factor, 4)  # the table keeps a float of four bytes
+    factor = round(kind.retry.factor, 4)  # the table stores a float of four bytes
     return replace(kind, retry=replace(kind.retry, factor=factor), paused=False, gone=False, secrets=(), version=1)
 
 
 def request_of(kind: TaskType) -> TaskTypeRequest:
-    """Return ``kind`` as the request that sets it."""
+    """Return ``kind`` as the request that creates it."""
     return TaskTypeRequest(
         target=kind.target,
         timeout=format_duration(kind.timeout),

@@ -1,4 +1,4 @@
-"""API keys: made, listed, rotated, revoked. The key itself is shown once and kept nowhere."""
+"""API keys: create, list, rotate, revoke. The key itself is shown once and not stored."""
 
 import hashlib
 import re
@@ -25,12 +25,12 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 
 
 def key_hash(key: str) -> bytes:
-    """Return what is kept of a key: with 256 random bits in it a plain SHA-256 cannot be guessed back."""
+    """Return the stored hash of a key; a plain SHA-256 is enough for 256 random bits."""
     return hashlib.sha256(key.encode()).digest()
 
 
 def check_scopes(role: Role | None, scopes: Sequence[str]) -> None:
-    """Refuse what is neither a role nor a set of scopes that exist.
+    """Refuse anything but a role or a set of existing scopes.
 
     Raises:
         Rejected: ``invalid_scopes``. Permanent.
@@ -63,8 +63,7 @@ class ApiKeys:
     ) -> NewKeyView:
         """Make a key with a role, or with scopes.
 
-        A scoped key is kept with the lowest role, which is all that a process of an older release, which knows no
-        scopes, sees in it.
+        A process of an older release knows no scopes, so a key with scopes has the lowest role.
 
         Raises:
             Rejected: ``invalid_name``, ``invalid_scopes``. Permanent.
@@ -83,11 +82,11 @@ class ApiKeys:
         return made
 
     async def list(self) -> list[KeyView]:
-        """Return every key, newest first, without what opens anything."""
+        """Return every key, newest first, without the key itself."""
         return [view(KeyView, row) for row in await self._pool.fetch(_SQL["list"])]
 
     async def revoke(self, key_id: int, *, caller: Caller) -> KeyView:
-        """Refuse a key from now on; every replica does so within a second. Twice is harmless.
+        """Refuse a key from now on; every replica does so within a second. Revoking twice changes nothing.
 
         Raises:
             Rejected: ``key_not_found`` (404). Permanent.
@@ -108,17 +107,13 @@ class ApiKeys:
         overlap: timedelta = OVERLAP_DEFAULT,
         expires_in: timedelta | None = None,
     ) -> NewKeyView:
-        """Make a key with the same name, role and end; the old one ends after ``overlap``.
+        """Make a key with the same name, role and expiry; the old one expires after ``overlap``.
 
-        Args:
-            key_id: Of the old one.
-            caller: For the audit trail.
-            overlap: How long both are good.
-            expires_in: When the new one ends, instead of when the old one does without this.
+        ``expires_in`` replaces the expiry of the new key.
 
         Raises:
-            Rejected: ``key_not_found`` (404); ``key_not_valid`` (409), it is revoked or expired;
-                ``invalid_overlap``. Permanent.
+            Rejected: ``key_not_found`` (404); ``key_not_valid`` (409), revoked or expired; ``invalid_overlap``.
+                Permanent.
         """
         check_overlap(overlap)
         async with self._pool.acquire() as connection, connection.transaction():

@@ -1,4 +1,4 @@
-"""What an operator looks at besides jobs: workers, alerts, the outbox, the audit trail."""
+"""Lists for operators: workers, alerts, the outbox, the audit trail."""
 
 from typing import Any, TypeVar
 
@@ -18,18 +18,13 @@ _SQL = load("tickwright.capabilities.operations.sql", "operations.sql")
 _WORKERS = load("tickwright.engine.sql", "workers.sql")
 T = TypeVar("T", AlertView, OutboxView)
 AUDIT_LOOKED_MAX = 10_000
-"""Lines of the audit trail that a page looks at, when it filters."""
+"""Lines of the audit trail that a filtered page reads."""
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listing of the audit trail is asked for.
+    """The query of one page of the audit trail: ``action``, ``subject`` and ``actor`` are compared as a whole.
 
-    Attributes:
-        action: Whole, such as ``jobs.cancel``.
-        action_prefix: What actions begin with, such as ``jobs.``.
-        subject: Whole, such as ``job:42``.
-        actor: Whole: the name of a key, or of the user on the command line.
-        limit: 1 to 200.
+    ``actor`` is the name of a key, or of the user on the command line. ``limit`` is 1 to 200.
     """
 
     action: str | None = None
@@ -41,11 +36,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operations:
-    """Listings, and the one action on workers; one per process and pool.
-
-    Attributes:
-        keys: API keys.
-    """
+    """Lists, API keys, and the drain of a worker; one per process and pool."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._cursors = pool, Cursors(pool)
@@ -56,7 +47,7 @@ class Operations:
         return [view(WorkerView, row) for row in await self._pool.fetch(_WORKERS["list_workers"])]
 
     async def drain(self, worker: int, *, caller: Caller) -> None:
-        """Ask a worker to finish what it runs and stop; it hears with its next renewal.
+        """Ask a worker to finish what it runs and stop; it reads this with its next renewal.
 
         Raises:
             Rejected: ``worker_not_found`` (404): unknown, lost or gone. Permanent.
@@ -75,13 +66,13 @@ class Operations:
     async def outbox(
         self, *, destination: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
     ) -> Page[OutboxView]:
-        """Return one page of messages that wait, newest first."""
+        """Return one page of waiting messages, newest first."""
         return await self._page(OutboxView, "list_outbox", cursor, limit, destination)
 
     async def audit(self, query: AuditQuery) -> Page[AuditView]:
         """Return one page of the audit trail, newest first.
 
-        With a filter a page may hold fewer than its limit, or none, and still have a next one: it looks at so many.
+        A filtered page reads a bounded number of lines: it may have fewer than its limit and still a next one.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.

@@ -1,8 +1,4 @@
-"""What operators ask of the machinery and do to it: workers, leases, the outbox, alerts.
-
-Each action is one transaction with its line in the audit trail. Nothing here decides who holds what: a lease that is
-taken away has a higher fence, a message that is given up is a dead letter.
-"""
+"""Operator actions on workers, leases, the outbox and alerts; each writes one line of the audit trail."""
 
 from collections import Counter
 from typing import Any
@@ -30,13 +26,13 @@ from tickwright.store.queries import load, with_lanes
 
 _SQL = with_lanes(load("tickwright.capabilities.operations.sql", "holdings.sql"))
 SHOWN_MAX = 100
-"""Of each kind that a session holds."""
+"""How many holdings of each kind are shown."""
 JOBS_LOOKED_MAX = 5_000
-"""Due jobs of each lane, the oldest first, among which the held ones are looked for; four times as many in all."""
+"""How many due jobs of each claim range are searched for held ones, the oldest first; four times as many in total."""
 LANES_MAX = 1_000
 COUNT_MAX = 10_000
 ROWS_LOOKED_MAX = 50_000
-"""Rows of the outbox that one answer looks at, whatever the number of destinations."""
+"""Rows of the outbox that one answer reads, for any number of destinations."""
 RETRY_MAX = 1_000
 OLD_S = 120.0
 SUBJECT_CHARS_MAX = 300
@@ -44,12 +40,10 @@ _STATES = ("stuck", "waiting", "flowing")
 
 
 class OperatorDesk:
-    """Answers from the database alone; one per API."""
+    """The operators' actions; uses only the database. One per API."""
 
     def __init__(self, pool: Pool, purposes: LeasePurposes) -> None:
         self._pool, self._purposes = pool, purposes
-
-    # ------------------------------------------------------------------ workers and leases
 
     async def worker(self, worker: int) -> WorkerDetail:
         """Return one session of the last day, and what it holds.
@@ -72,17 +66,17 @@ class OperatorDesk:
         return view(WorkerDetail, row, holds=holds, more=more)
 
     async def leases(self) -> list[LeaseView]:
-        """Return every lease of a control loop, and who has it."""
+        """Return every lease of a control loop, and its holder."""
         rows = await self._pool.fetch(_SQL["leases"])
         return [view(LeaseView, row, guards=self._purposes.of(row["job_name"])) for row in rows]
 
     async def release(self, job_name: str, *, caller: Caller) -> ReleasedLease:
-        """Take a lease away from its holder; the next process that looks gets it.
+        """Take a lease away from its holder; the next process that asks for it gets it.
 
-        The fence rises, so whatever the old holder still writes counts for nothing. Waits for its transaction.
+        The fence rises, so that later writes of the old holder change nothing. Waits for the holder's transaction.
 
         Raises:
-            Rejected: ``lease_not_found`` (404); ``lease_free`` (409), nobody has it. Permanent.
+            Rejected: ``lease_not_found`` (404); ``lease_free`` (409), it has no holder. Permanent.
             Contended: Its holder's transaction takes too long. Retry.
         """
         async with self._pool.acquire() as connection, connection.transaction():
@@ -102,10 +96,8 @@ class OperatorDesk:
             )
         return ReleasedLease(job_name, row["owner"], row["version"])
 
-    # ------------------------------------------------------------------ the outbox
-
     async def destinations(self) -> list[DestinationView]:
-        """Return what waits for each destination, at most 1,000 of them, the stuck and the oldest first."""
+        """Return the waiting messages per destination, for at most 1,000 of them, the stuck and the oldest first."""
         async with self._pool.acquire() as connection:
             walked = await connection.fetchrow(OUTBOX["lanes"], LANES_MAX, RELAY)
             cap = max(1, min(COUNT_MAX, ROWS_LOOKED_MAX // max(1, len(walked["lanes"]))))
@@ -114,7 +106,7 @@ class OperatorDesk:
         return sorted(found, key=lambda one: (_STATES.index(one.state), -one.oldest_s, one.destination))
 
     async def retry(self, destination: str, *, caller: Caller) -> RetriedOutbox:
-        """Try a destination's messages now that wait for another try; a lane that failed rests for 30 s at most."""
+        """Make a destination's waiting retries due now; the relay may still pause it for up to 30 s."""
         async with self._pool.acquire() as connection, connection.transaction():
             ids = await connection.fetch(OUTBOX["retry_now"], destination, RETRY_MAX)
             if ids:
@@ -123,7 +115,7 @@ class OperatorDesk:
         return RetriedOutbox(destination, len(ids), len(ids) == RETRY_MAX)
 
     async def discard(self, message: int, *, caller: Caller) -> DiscardedMessage:
-        """Give a message up that waits: a dead letter, which can be requeued. One that is being sent now is sent.
+        """Dead-letter a waiting message, which can be requeued; a message that is being sent is still sent.
 
         Raises:
             Rejected: ``message_not_found`` (404): it was sent, or is a dead letter already. Permanent.
@@ -136,10 +128,8 @@ class OperatorDesk:
             await write_audit(connection, caller, "outbox.discard", f"outbox:{message}", before=done)
         return done
 
-    # ------------------------------------------------------------------ alerts
-
     async def acknowledge(self, alert: int, note: str | None, *, caller: Caller) -> AlertView:
-        """Say that somebody looks after an alert that fires; the last one who says so is shown.
+        """Note that the caller handles a firing alert; the last such caller is shown.
 
         Raises:
             Rejected: ``alert_not_found`` (404); ``alert_resolved`` (409), it is over. Permanent.
@@ -175,7 +165,7 @@ def _destination(row: Any, cap: int, *, relayed: bool) -> DestinationView:
 
 
 def _why(row: Any, error: str, *, relayed: bool) -> Any:
-    """Return what keeps messages from leaving: the first that does."""
+    """Return the first reason that keeps messages from leaving."""
     if not relayed:
         return "no_relay"
     if error.startswith("unknown_scheme"):

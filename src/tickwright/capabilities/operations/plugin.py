@@ -18,17 +18,13 @@ if TYPE_CHECKING:
 
 
 class OperationsSettings(SettingsPart):
-    """Of the overview.
-
-    Attributes:
-        streams_per_key: Streams of the overview that one API key may have open in a process, 1 to 200.
-    """
+    """Settings of the overview; ``streams_per_key`` bounds the streams of one API key in a process, 1 to 200."""
 
     streams_per_key: Annotated[int, Field(ge=1, le=200)] = 40
 
 
 class OperationsPlugin(Plugin):
-    """What operators look after besides the work itself; the roles that every capability uses."""
+    """Operations, and the roles that every capability uses."""
 
     name = "operations"
     roles = ("scheduler", "relay")
@@ -58,7 +54,7 @@ class OperationsPlugin(Plugin):
         ports.offer(Snapshots, overview)
 
     async def start(self, context: Context) -> None:
-        """Add the alert rules to every process, the outbox relay and retention to their roles, and the overview."""
+        """Add alerting to every process; the outbox relay, retention and the overview to their roles."""
         from tickwright.capabilities.operations.alerts.alerting import Alerting
         from tickwright.capabilities.operations.overview.snapshot import Snapshots
         from tickwright.engine.leases import Leases, leases_source
@@ -120,7 +116,7 @@ class OperationsPlugin(Plugin):
         )
 
     def schemas(self) -> Sequence[Any]:
-        """Return the structs of those routes."""
+        """Return the structs of the routes."""
         from tickwright.capabilities.operations.rest import (
             alert_routes,
             figure_routes,

@@ -1,4 +1,4 @@
-"""What operators see of the machinery: what a worker holds, who has a lease, where the outbox is stuck."""
+"""Views of workers, leases, the outbox, alerts, the audit trail and API keys."""
 
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -14,17 +14,17 @@ NOTE_CHARS_MAX = 1_000
 
 
 class Holding(msgspec.Struct, kw_only=True):
-    """Something that a session holds.
+    """A holding of a session.
 
     Attributes:
-        kind: ``job``, ``lease``, ``execution`` (that it cuts into chunks), ``chunk``, ``report`` (of which it takes a
-            step), ``part``, ``task`` (of fan-out), ``polls`` (in hand), or ``partition`` (of the polls' topic).
+        kind: ``job``, ``lease``, ``execution`` (which it cuts into chunks), ``chunk``, ``report`` (of which it takes a
+            step), ``part``, ``task`` (of fan-out), ``polls`` (in progress), or ``partition`` (of the polls' topic).
         id: Of the job, execution or report.
         name: Task type, lease, batch, report type, listener, entity and module, partner, or topic.
         number: Of the chunk or partition.
-        since_at: Since when it holds it.
-        fence: Under which it writes.
-        count: Attempts of a job, members of a chunk, rows of a part so far, polls in hand.
+        since_at: When it took it.
+        fence: The fence of its writes.
+        count: Attempts of a job, members of a chunk, rows of a part so far, polls in progress.
     """
 
     kind: str
@@ -40,8 +40,8 @@ class WorkerDetail(msgspec.Struct, kw_only=True):
     """One worker session and what it holds.
 
     Attributes:
-        seen_ago_s: How old its last word is; one that lives renews every second or two.
-        facts: What it says of itself, with its ``counters`` since it began.
+        seen_ago_s: The age of its last heartbeat; a living session sends one every second or two.
+        facts: What it reports, with its ``counters`` since its start.
         holds: At most 100 of each kind.
         more: Kinds of which it holds more than are shown.
     """
@@ -67,9 +67,9 @@ class LeaseView(msgspec.Struct, kw_only=True):
 
     Attributes:
         version: Its fence.
-        held: Somebody has it now.
+        held: Whether it has a holder now.
         owner: Name of the process.
-        session: Its worker session, where one of that name lives.
+        session: Its worker session, if one of that name lives.
         age_s: Since it was taken.
         guards: What only its holder does.
     """
@@ -90,7 +90,7 @@ class LeaseView(msgspec.Struct, kw_only=True):
 
 
 class ReleasedLease(msgspec.Struct):
-    """A lease that was taken away: whoever had it, and the fence that is valid now."""
+    """A lease that was taken away: its former holder, and the present fence."""
 
     job_name: str
     owner: str | None
@@ -98,17 +98,17 @@ class ReleasedLease(msgspec.Struct):
 
 
 class DestinationView(msgspec.Struct, Doors, kw_only=True):
-    """What waits for one destination.
+    """The waiting messages of one destination.
 
     Attributes:
         waiting: Messages; from ``capped_at`` on that many or more.
-        tried: Of these, tried before.
-        oldest_s: How long the oldest one waits.
-        attempts: The most that one of them had.
+        tried: Those of them that were tried before.
+        oldest_s: The age of the oldest one.
+        attempts: The highest number of attempts of one of them.
         next_try_at: When the first of the tried ones is due.
         state: ``flowing``; ``waiting`` for another try; ``stuck``, with ``why``.
         why: ``no_relay``, ``unknown_scheme``, ``too_old`` (more than two minutes) or ``failing``.
-        error: What the oldest one ended with.
+        error: The last error of the oldest one.
     """
 
     destination: str
@@ -123,18 +123,18 @@ class DestinationView(msgspec.Struct, Doors, kw_only=True):
     error: str | None
 
     def masked(self) -> Self:
-        """Return it with no more of its destination than the host."""
+        """Return it with only the host of its destination."""
         return msgspec.structs.replace(self, destination=masked_address(self.destination))
 
 
 class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Which destination is tried again now."""
+    """The destination whose messages are tried again now."""
 
     destination: Annotated[str, Meta(min_length=1, max_length=2048)]
 
 
 class RetriedOutbox(msgspec.Struct):
-    """How many messages are due at once; ``more`` when some were left over: ask again."""
+    """How many messages are now due; call again while ``more`` is true."""
 
     destination: str
     retried: int
@@ -142,7 +142,7 @@ class RetriedOutbox(msgspec.Struct):
 
 
 class DiscardedMessage(msgspec.Struct, Doors, kw_only=True):
-    """A message that was given up: a dead letter of the kind ``outbox``."""
+    """A discarded message: now a dead letter of the kind ``outbox``."""
 
     id: int
     destination: str
@@ -151,12 +151,12 @@ class DiscardedMessage(msgspec.Struct, Doors, kw_only=True):
     attempts: int
 
     def masked(self) -> Self:
-        """Return it with no more of its destination than the host."""
+        """Return it with only the host of its destination."""
         return msgspec.structs.replace(self, destination=masked_address(self.destination))
 
 
 class AcknowledgeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What whoever looks after an alert says of it."""
+    """A note of the operator who handles an alert."""
 
     note: Annotated[str, Meta(max_length=NOTE_CHARS_MAX)] | None = None
 
@@ -178,7 +178,7 @@ class WorkerView(msgspec.Struct):
 
 
 class AlertView(msgspec.Struct):
-    """One alert; ``acknowledged_by`` says who looks after it, while it fires."""
+    """One alert; ``acknowledged_by`` is the operator who handles it, while it fires."""
 
     id: int
     rule: str
@@ -207,7 +207,7 @@ class OutboxView(msgspec.Struct, Doors):
     error_message: str | None
 
     def masked(self) -> Self:
-        """Return it with no more of its destination than the host."""
+        """Return it with only the host of its destination."""
         return msgspec.structs.replace(self, destination=masked_address(self.destination))
 
 
@@ -225,7 +225,7 @@ class AuditView(msgspec.Struct, UserData, Doors):
     payload_hidden: bool = False
 
     def masked(self) -> Self:
-        """Return it without what releases wrote that did not mask."""
+        """Return it masked, also where an earlier release wrote it unmasked."""
         before, after = (masked_document(_decoded(one)) for one in (self.before, self.after))
         kind, colon, about = self.subject.partition(":")
         subject = f"{kind}{colon}{masked_address(about)}" if kind == "outbox" else self.subject
@@ -241,8 +241,8 @@ class KeyView(msgspec.Struct):
 
     Attributes:
         role: None where it has scopes instead.
-        scopes: All that it opens; empty where it has a role.
-        prefix: How it begins.
+        scopes: All that it allows; empty where it has a role.
+        prefix: Its first characters.
     """
 
     id: int
@@ -256,14 +256,14 @@ class KeyView(msgspec.Struct):
 
 
 class NewKeyView(msgspec.Struct):
-    """A new key, shown this once."""
+    """A new key, shown only in this response."""
 
     key: str
     details: KeyView
 
 
 class RotateKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How long the old key stays good beside the new one, and when the new one ends: with the old one by default."""
+    """How long the old key stays valid, and when the new one expires: by default with the old one."""
 
     overlap: DurationText = "24h"
     expires_in: DurationText | None = None

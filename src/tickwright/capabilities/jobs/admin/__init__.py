@@ -1,1 +1,1 @@
-"""What operators do with jobs, task types and dead letters."""
+"""Operator actions on jobs, task types and dead letters."""

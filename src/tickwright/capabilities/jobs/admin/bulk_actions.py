@@ -1,9 +1,9 @@
-"""Actions on all jobs that a filter names: cancel, retry, run now, move; a thousand a call, each call one transaction.
+"""Bulk actions on the jobs that a filter matches: cancel, retry, run now, move.
 
-A call looks without locks, with the same bounded looks as the listing, then locks what it found and acts on what still
-matches: between the two a claim or an end may have come first, and those jobs are left alone. So a job that a worker
-holds is never moved, and none is cancelled twice. ``next`` goes on behind the last job and with the instant of the
-first call, so that a shift moves nothing twice; the same call without it begins again at the oldest job.
+A call is one transaction over at most a thousand jobs, the oldest first. It searches without locks, with the same
+bounds as the list, then locks what it found and acts on the jobs that still match: a claim or an end may have come
+first. So a job that a worker holds is never moved, and none is cancelled twice. ``next`` has the last job and the
+instant of the first call, so that a shift moves no job twice. A call without it starts at the oldest job.
 """
 
 from collections.abc import Sequence
@@ -42,13 +42,7 @@ TIME_RULE = "scheduled_tasks_execute_at"
 
 @dataclass(frozen=True, slots=True)
 class BulkCall:
-    """One call of an action on many.
-
-    Attributes:
-        limit: Jobs at most, 1 to 1,000.
-        cursor: ``next`` of the call before.
-        dry_run: Count up to 10,000 of them and change none.
-    """
+    """One call of a bulk action: ``limit`` is 1 to 1,000; ``dry_run`` counts up to 10,000 jobs and changes none."""
 
     which: JobFilter
     caller: Caller
@@ -59,14 +53,14 @@ class BulkCall:
 
 @dataclass(frozen=True, slots=True)
 class BulkMove:
-    """Where to: at an instant, so long from now, or so much later (or earlier) than each is due; nothing is now."""
+    """A target time: an instant, a delay from now, or a shift of each due time; nothing means now."""
 
     execute_at: datetime | None = None
     delay: timedelta | None = None
     shift: timedelta | None = None
 
     def check(self) -> None:
-        """Refuse anything but one of the three.
+        """Refuse a move without exactly one of the three fields.
 
         Raises:
             Rejected: ``execute_at_or_delay``, ``invalid_shift``. Permanent.
@@ -77,7 +71,7 @@ class BulkMove:
             raise Rejected("invalid_shift", f"shift: not 0, and at most {SHIFT_MAX.days} days", field="shift")
 
     def shown(self) -> dict[str, Any]:
-        """Return what is set, for the audit trail."""
+        """Return the fields that are set, for the audit trail."""
         values = {"execute_at": self.execute_at, "delay": self.delay, "shift": self.shift}
         return {name: str(value) for name, value in values.items() if value is not None}
 
@@ -87,7 +81,7 @@ NOW = BulkMove()
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What a call acts on, and how the next one goes on."""
+    """The jobs of a call, and where the next call continues."""
 
     wanted: JobQuery
     ids: list[int]
@@ -96,7 +90,7 @@ class _Chosen:
 
 
 class JobBulkActions:
-    """Actions on what a filter names."""
+    """Bulk actions on jobs."""
 
     def __init__(self, pool: Pool, store: JobStore, looking: JobSearch, cursors: Cursors) -> None:
         self._pool, self._store, self._looking, self._cursors = pool, store, looking, cursors
@@ -118,12 +112,12 @@ class JobBulkActions:
         return await self._answer(call, chosen, sorted(job_id for job_id, _ in done), requested=len(done) - cancelled)
 
     async def retry(self, call: BulkCall) -> Requeued:
-        """Put failed jobs back to work, with all their attempts, due now.
+        """Run failed jobs again, with all their attempts, due now.
 
-        Not those whose key another job has by now, nor those that break a rule that is younger than they are.
+        Skipped are jobs whose key another job has now, and jobs that break a rule that is newer than they are.
 
         Raises:
-            Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
+            Rejected: ``only_failed``, ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
         if not set(call.which.statuses) <= {JobStatus.FAILED}:
             raise Rejected("only_failed", "only failed jobs can be retried; leave status out", field="status")
@@ -138,7 +132,7 @@ class JobBulkActions:
         return Requeued(len(ids), ids, more, onward, key_reused=revived.key_reused, unfit=revived.unfit)
 
     async def run_now(self, call: BulkCall) -> BulkAction:
-        """Make pending jobs due now; those that are due already are left alone.
+        """Make pending jobs due now; skip those that are due already.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -146,7 +140,7 @@ class JobBulkActions:
         return await self._move(call, JobQuery(call.which, "run_now"), NOW, "run_now_many")
 
     async def reschedule(self, call: BulkCall, move: BulkMove) -> BulkAction:
-        """Give pending jobs another time.
+        """Move pending jobs to another time.
 
         Raises:
             Rejected: ``execute_at_or_delay``, ``invalid_shift``, ``time_out_of_range``, ``job_unfit``,
@@ -169,10 +163,8 @@ class JobBulkActions:
             raise refused(error) from error
         return await self._answer(call, chosen, moved)
 
-    # ------------------------------------------------------------------ choosing
-
     async def _choose(self, call: BulkCall, wanted: JobQuery, *, once: bool = False) -> _Chosen:
-        """Look for what the call acts on: until it has enough, there is no more, or the time is up."""
+        """Search for the jobs of a call until it has enough, there are no more, or ``LOOK_S`` is over."""
         call.which.check(call.limit)
         which = await self._store.with_ids(wanted.which)
         as_of, position = await self._begin(call, wanted)
@@ -203,7 +195,7 @@ class JobBulkActions:
         return BulkAction(len(ids) - requested, requested, list(ids), more, await self._next(call, chosen))
 
     async def _told(self, call: BulkCall, chosen: _Chosen) -> BulkAction:
-        """Say what would happen; nothing is locked, so it may be something else a moment later."""
+        """Return what the call would do; nothing is locked, so it may change at once."""
         counts = await self._looking.status_of(chosen.wanted, chosen.ids)
         requested = counts.get(JobStatus.PROCESSING, 0)
         more = chosen.position is not None
@@ -211,7 +203,7 @@ class JobBulkActions:
 
 
 def refused(error: asyncpg.CheckViolationError) -> Rejected:
-    """Return which rule of the table a job that is moved would break, by the name of the constraint."""
+    """Return the error for the constraint of the table that a moved job would break."""
     if error.constraint_name == TIME_RULE:
         return Rejected("time_out_of_range", "a job would be due before 1970 or after 9998; none was moved")
     return Rejected("job_unfit", f"a job breaks a rule that is younger than it ({error}); none was moved", status=409)
@@ -223,17 +215,17 @@ async def _audit(connection: Connection, call: BulkCall, action: str, ids: Seque
         await write_audit(connection, call.caller, f"jobs.{action}", "jobs", before=call.which.shown(), after=after)
 
 
-# Dead letters of both kinds, failed jobs and undeliverable outbox messages: looking and requeueing.
+# Dead letters of both kinds: failed jobs and undeliverable outbox messages.
 
 _SQL = load("tickwright.capabilities.jobs.sql", "dead_letters.sql")
 _END = datetime(9999, 1, 1, tzinfo=UTC)
 Kind = Literal["job", "outbox"]
 LOOKED_MAX = 100_000
-"""Dead letters that a count looks at: no index knows their subjects."""
+"""How many dead letters a count reads: no index has their subjects."""
 
 
 class DeadLetterAdmin:
-    """What was given up and can be requeued."""
+    """Lists and requeues dead letters."""
 
     def __init__(self, pool: Pool, store: JobStore, cursors: Cursors) -> None:
         self._pool, self._store, self._cursors = pool, store, cursors
@@ -246,7 +238,7 @@ class DeadLetterAdmin:
         cursor: str | None = None,
         limit: int = LIMIT_DEFAULT,
     ) -> Page[DeadLetter]:
-        """Return one page, the youngest first; ``subject`` is a task type or a destination.
+        """Return one page, newest first; ``subject`` is a task type or a destination.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -263,7 +255,7 @@ class DeadLetterAdmin:
         return Page(items, more)
 
     async def count(self, kind: Kind, *, ids: Sequence[int] | None = None, subject: str | None = None) -> Requeued:
-        """Say how many a requeue would take, among 100,000 at most; ``more`` where there are others. Nothing goes back.
+        """Count what a requeue would take, among at most 100,000; ``more`` where there are others.
 
         Raises:
             Rejected: ``empty_filter``. Permanent.
@@ -282,12 +274,12 @@ class DeadLetterAdmin:
         limit: int = MANY_MAX,
         cursor: str | None = None,
     ) -> Requeued:
-        """Put dead letters back to work, the oldest first, at most 1,000 in one transaction.
+        """Requeue dead letters, the oldest first, at most 1,000 in one transaction.
 
-        Ids that are no dead letters (any more) are left out of the answer, so that asking twice is harmless. ``next``
-        goes on behind the last one, so that who follows it puts nothing back twice, however soon it dies again. Jobs
-        whose idempotency key another job has by now stay, and are listed in ``key_reused``; what breaks a rule that is
-        younger than it stays, too, and is listed in ``unfit``.
+        Ids without a dead letter are left out of the result, so that a second call changes nothing. ``next`` continues
+        behind the last one, so that a loop requeues no letter twice, however soon it dies again. Jobs whose idempotency
+        key another job has stay, and are listed in ``key_reused``; letters that break a rule that is newer than they
+        are stay, too, and are listed in ``unfit``.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.

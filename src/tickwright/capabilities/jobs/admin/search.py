@@ -1,8 +1,8 @@
-"""Looks for jobs with a bound: so many rows and so much time, then it says how far it came.
+"""Searches for jobs with bounded rows and time; each search returns its position.
 
-No index knows a job's text, its state or its time together with its type, and none is worth its price at each claim.
-So a look walks the primary keys and gives up after ``LOOK_MAX`` rows or ``LOOK_TIME``, whichever is first; who asked
-goes on from there with a cursor. Three shortcuts spare the walk: ids, a type with few live jobs, what a worker holds.
+An index on a job's text, its state, or its time with its type would cost too much at every claim. So a search walks the
+primary keys and stops after ``LOOK_MAX`` rows or ``LOOK_TIME``. The caller continues from there with a cursor. Three
+shortcuts avoid the walk: ids, a type with few live jobs, the jobs of one worker.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,6 @@ from tickwright.store.paging import LIMIT_DEFAULT, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_lanes
 
-# Which jobs somebody means, said once: by a listing, by its counts, and by an action on many.
-
 MANY_MAX = 1000
 LIVE = frozenset({JobStatus.PENDING, JobStatus.PROCESSING})
 DONE = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
@@ -28,16 +26,16 @@ DONE = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs; what is left out says nothing.
+    """Which jobs a list, its counts or a bulk action mean; a field that is left out matches every job.
 
     Attributes:
         execute_from: Inclusive.
         execute_to: Exclusive.
         statuses: Empty is all.
-        text: A part of the key, the last error or the payload's JSON, in whatever case.
+        text: A part of the key, the last error or the payload's JSON, in any case.
         worker: The session that holds the job now.
-        in_payload: Whether the text is looked for in payloads, too: who may not see them may not guess them either.
-        in_addresses: Whether it is looked for behind the hosts of addresses, too: the same.
+        in_payload: Whether ``text`` is searched in payloads, too; not for callers that may not read them.
+        in_addresses: Whether it is searched behind the hosts of addresses, too; likewise.
     """
 
     ids: tuple[int, ...] | None = None
@@ -52,7 +50,7 @@ class JobFilter:
     in_addresses: bool = True
 
     def check(self, limit: int) -> None:
-        """Refuse a filter that says nothing, which would mean every job.
+        """Refuse an empty filter, which would match every job.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``. Permanent.
@@ -65,12 +63,12 @@ class JobFilter:
             raise Rejected("invalid_limit", f"limit: 1 to {MANY_MAX}", field="limit")
 
     def shown(self) -> dict[str, Any]:
-        """Return what is set, for the audit trail."""
+        """Return the fields that are set, for the audit trail."""
         values = {one.name: getattr(self, one.name) for one in fields(JobFilter) if not one.name.startswith("in_")}
         return {name: value for name, value in values.items() if value not in {None, ()}}
 
     def listing(self) -> tuple[Any, ...]:
-        """Return every field, to which a cursor is bound."""
+        """Return every field; a cursor is bound to them."""
         return tuple(getattr(self, one.name) for one in fields(JobFilter))
 
     def wants(self, some: frozenset[JobStatus]) -> bool:
@@ -78,7 +76,7 @@ class JobFilter:
         return not self.statuses or bool(some & set(self.statuses))
 
     def patterns(self) -> list[str | None] | None:
-        """Return the text for ``ILIKE``, for what everybody sees and for payloads; each character is itself."""
+        """Return the ``ILIKE`` patterns for public fields and for payloads; wildcards are escaped."""
         if self.text is None:
             return None
         plain = self.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
@@ -87,19 +85,14 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class ListQuery(JobFilter):
-    """What a listing of jobs is asked for.
-
-    Attributes:
-        cursor: From the page before.
-        limit: 1 to 200.
-    """
+    """The query of one page; ``limit`` is 1 to 200."""
 
     cursor: str | None = None
     limit: int = LIMIT_DEFAULT
 
     @classmethod
     def of(cls, which: JobFilter, cursor: str | None, limit: int) -> "ListQuery":
-        """Return the query of one page of what ``which`` names."""
+        """Return the query of one page of the jobs that ``which`` matches."""
         return cls(**{one.name: getattr(which, one.name) for one in fields(JobFilter)}, cursor=cursor, limit=limit)
 
 
@@ -124,12 +117,11 @@ _FAMILY, _LIVE, _DEAD = (
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """What a look is for.
+    """The conditions of a search.
 
     Attributes:
-        which: The filter.
-        action: ``cancel``, ``run_now`` or ``move`` leave out what they would not change; ``""`` leaves out nothing.
-        as_of: Leaves out what was changed at this instant or later.
+        action: ``cancel``, ``run_now`` and ``move`` leave out jobs that they would not change; ``""`` leaves out none.
+        as_of: Leaves out jobs that were changed at this instant or later.
         target: Where jobs are moved to; those that are there already are left out.
     """
 
@@ -139,7 +131,7 @@ class JobQuery:
     target: datetime | None = None
 
     def sql(self, name: str, **parts: str) -> str:
-        """Return a statement with this condition in it."""
+        """Return a statement with these conditions."""
         fold = LOOKS["fold"] if self.which.text is not None and self.which.text.isascii() else ""
         places = {"key": "t.idempotency_key", "error": "t.error_message", "payload": "t.payload::text"}
         if not self.which.in_addresses:
@@ -157,12 +149,12 @@ class JobQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """What a look found.
+    """The result of a search.
 
     Attributes:
-        ids: In the order of the look.
-        position: The id behind which the next look begins; nothing where this one came to the end.
-        searched: Rows looked at.
+        ids: In the order of the search.
+        position: The id behind which the next search begins; ``None`` at the end.
+        searched: Rows read.
     """
 
     ids: list[int]
@@ -172,7 +164,7 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class SearchCounts:
-    """Jobs by status, each at most ``COUNT_MAX``; of those in ``at_least`` there may be more."""
+    """Jobs by status, each at most ``COUNT_MAX``; the states in ``at_least`` may have more."""
 
     counts: dict[str, int]
     at_least: frozenset[str]
@@ -180,7 +172,7 @@ class SearchCounts:
 
 @dataclass(frozen=True, slots=True)
 class _SearchSource:
-    """Where to look: a table expression, and the only ids there that matter."""
+    """The source of a search: a table expression, and the ids to which it is limited."""
 
     source: str
     ids: list[int] | None = None
@@ -188,7 +180,7 @@ class _SearchSource:
 
 
 class JobSearch:
-    """Bounded looks at live and finished jobs."""
+    """Bounded searches for live and finished jobs."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -197,11 +189,11 @@ class JobSearch:
         """Return at most ``limit`` jobs below an id, from high to low."""
         try:
             return await self._newest(which, before, limit)
-        except asyncpg.UndefinedTableError:  # retention dropped the oldest day just now
+        except asyncpg.UndefinedTableError:  # retention has just dropped the oldest day
             return await self._newest(which, before, limit)
 
     async def oldest(self, wanted: JobQuery, after: int, limit: int) -> SearchPage:
-        """Return at most ``limit`` live jobs above an id, from low to high; dead ones if the filter says ``failed``."""
+        """Return at most ``limit`` live jobs above an id, from low to high; dead ones if the filter is ``failed``."""
         which = wanted.which
         place = _SearchSource(_LIVE, await self._narrowed(which))
         if set(which.statuses) == FAILED:
@@ -209,14 +201,14 @@ class JobSearch:
         return await self._look("look_oldest", wanted, place, after, limit)
 
     async def count(self, which: JobFilter) -> SearchCounts:
-        """Count the jobs that match by status, each up to ``COUNT_MAX``, and each with bounded work."""
+        """Count the jobs that match by status, each up to ``COUNT_MAX`` and with bounded work."""
         try:
             return await self._count(which)
         except asyncpg.UndefinedTableError:
             return await self._count(which)
 
     async def status_of(self, wanted: JobQuery, ids: Sequence[int]) -> dict[str, int]:
-        """Return how many of certain jobs match, by status."""
+        """Return how many of these jobs match, by status."""
         rows = await self._pool.fetch(wanted.sql("count_ids"), *wanted.arguments(), list(ids))
         return {row["status"]: row["jobs"] for row in rows}
 
@@ -224,8 +216,6 @@ class JobSearch:
         """Return the database's clock."""
         at: datetime = await self._pool.fetchval(LOOKS["now"])
         return at
-
-    # ------------------------------------------------------------------ where
 
     async def _places(self, which: JobFilter) -> list[_SearchSource]:
         if which.ids is not None and which.worker is None:
@@ -242,7 +232,7 @@ class JobSearch:
         return [*live, _SearchSource(source, rows_max=LOOK_MAX - len(few))] if source else live
 
     async def _narrowed(self, which: JobFilter) -> list[int] | None:
-        """Return the only live jobs that matter, where an index names them: a worker's, by id, of a type with few."""
+        """Return the ids of the only live jobs that can match, where an index has them; else ``None``."""
         if which.ids is not None and which.worker is None:
             return list(which.ids)
         if which.worker is not None or set(which.statuses) == RUNNING:
@@ -254,7 +244,7 @@ class JobSearch:
         return None if len(rows) > FEW_MAX else [row["id"] for row in rows]
 
     async def _source(self, which: JobFilter) -> str:
-        """Return the smallest part of the family that can hold what matches; empty when there is none."""
+        """Return the smallest part of the family of tables that can have matches; empty when there is none."""
         if which.wants(LIVE) and which.wants(FAILED) and which.wants(DONE):
             return _FAMILY
         tables = [name for name, states in ((_LIVE, LIVE), (_DEAD, FAILED)) if which.wants(states)]
@@ -263,8 +253,6 @@ class JobSearch:
         if len(tables) < 2:
             return "".join(tables)
         return "({})".format(" UNION ALL ".join(LOOKS["whole"].format(source=table) for table in tables))
-
-    # ------------------------------------------------------------------ looks
 
     async def _newest(self, which: JobFilter, before: int, limit: int) -> SearchPage:
         places = await self._places(which)
@@ -317,7 +305,7 @@ class JobSearch:
 
 
 def read_look(rows: Sequence[Any], rows_max: int, limit: int, *, down: bool) -> SearchPage:
-    """Return what the rows of a look mean: up to ``limit`` matches, and where the next look begins."""
+    """Return the result of a search's rows: up to ``limit`` matches, and where the next search begins."""
     ids: list[int] = []
     searched = 0
     for row in rows:
@@ -336,10 +324,9 @@ def read_look(rows: Sequence[Any], rows_max: int, limit: int, *, down: bool) -> 
 
 
 def merge(parts: Sequence[SearchPage], limit: int) -> SearchPage:
-    """Return one look of several at different tables, from high ids to low ones.
+    """Merge searches of different tables into one, from high ids to low ones.
 
-    What lies below the place where one of them stopped is left to the next page: that one may still find something
-    that belongs before it.
+    Matches below the position of a search that stopped are left to the next page: it may still find one before them.
     """
     stopped = max((part.position for part in parts if part.position is not None), default=None)
     searched = sum(part.searched for part in parts)
@@ -348,8 +335,6 @@ def merge(parts: Sequence[SearchPage], limit: int) -> SearchPage:
         return SearchPage(ids[:limit], ids[limit - 1], searched)
     return SearchPage(ids, stopped, searched)
 
-
-# The operators' side of the jobs tables: reading, cancelling, moving, reviving.
 
 _QUERIES = load("tickwright.capabilities.jobs.sql", "jobs.sql")
 _SHOWN = "\n".join(_QUERIES["shown"].splitlines()[1:])
@@ -364,13 +349,13 @@ Row = Any
 
 @dataclass(frozen=True, slots=True)
 class RevivedRows:
-    """What became of dead letters that were to go back to work.
+    """The result of reviving dead letters.
 
     Attributes:
-        rows: Those that went back, as they were; in the order of their ids.
+        rows: The former rows of the revived ones, by id.
         key_reused: Ids of those that stay, because another job has their idempotency key.
-        unfit: Ids of those that stay, because they break a rule that is younger than they are.
-        last_id: Where the limit left some over, the id behind which they are.
+        unfit: Ids of those that stay, because they break a rule that is newer than they are.
+        last_id: The last id, where the limit left some over; else ``None``.
     """
 
     rows: "list[Row]"
@@ -380,7 +365,7 @@ class RevivedRows:
 
 
 class JobStore:
-    """Queries over live and finished jobs under the one name ``tickwright.scheduled_tasks``."""
+    """The operators' queries on live and finished jobs."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -390,7 +375,7 @@ class JobStore:
         return await self._pool.fetchrow(_GET, job_id)
 
     async def explain(self, job_id: int) -> Row | None:
-        """Return what decides about one job."""
+        """Return the facts of one job's explanation."""
         return await self._pool.fetchrow(_EXPLAIN, job_id)
 
     async def get_many(self, ids: Sequence[int]) -> Sequence[Row]:
@@ -408,7 +393,7 @@ class JobStore:
         return await connection.fetchrow(_QUERIES["lock"], job_id)
 
     async def status(self, connection: Connection, job_id: int) -> str | None:
-        """Return a job's status, wherever it is."""
+        """Return the status of a live or finished job."""
         found: str | None = await connection.fetchval(_QUERIES["finished_status"], job_id)
         return found
 
@@ -424,7 +409,7 @@ class JobStore:
         return moved
 
     async def with_ids(self, which: JobFilter) -> JobFilter:
-        """Return a filter by idempotency key as one by id: a key has one job, or none."""
+        """Replace an idempotency key in a filter by the id of its job: a key has one job, or none."""
         if which.idempotency_key is None:
             return which
         holder = await self.key_holder(which.idempotency_key)
@@ -432,7 +417,7 @@ class JobStore:
         return replace(which, ids=ids, idempotency_key=None)
 
     async def lock_many(self, connection: Connection, wanted: JobQuery, ids: Sequence[int]) -> list[int]:
-        """Lock those of certain live jobs that still match, unless somebody else has."""
+        """Lock those of these live jobs that still match, except rows that another session has locked."""
         rows = await connection.fetch(wanted.sql("lock_many"), *wanted.arguments(), list(ids))
         return [row["id"] for row in rows]
 
@@ -447,8 +432,8 @@ class JobStore:
     ) -> RevivedRows:
         """Make dead letters pending again, by id or of a type, behind the id ``after``.
 
-        One whose idempotency key another job has by now stays a dead letter: both would be the job of that key. So does
-        one that breaks a rule of new jobs, such as a payload that an earlier release took.
+        Where another job has its idempotency key, a letter stays: a key has one job. It also stays where it breaks a
+        rule of new jobs, such as a payload that an earlier release accepted.
         """
         some = None if ids is None else list(ids)
         rows: list[Row] = await connection.fetch(_QUERIES["pick_dead"], some, task_type, limit, after)
@@ -462,7 +447,7 @@ class JobStore:
         return RevivedRows(back, stay, unfit, rows[-1]["id"] if len(rows) == limit else None)
 
     async def _with_keys(self, connection: Connection, rows: "list[Row]") -> "list[Row]":
-        """Hold the keys of these dead letters again; return those that have none, or whose key no other job holds."""
+        """Hold the keys of these dead letters again; return the rows without a key, or whose key no other job holds."""
         keyed = [row for row in rows if row["idempotency_key"] is not None]
         if not keyed:
             return rows

@@ -1,8 +1,8 @@
-"""What operators and callers do with jobs: look, cancel, retry, move, explain.
+"""Actions of operators and callers on jobs: read, cancel, retry, move, explain.
 
-Decides nothing about time: every instant is the database's. Each action locks its job first, so that it and
-a worker's claim see one another: a job that an answer calls ``cancelled`` has left the live table in the same
-transaction and can start no more. Each action leaves one line in the audit trail, in its own transaction.
+Every instant is the database's. Each action locks its job first, so that it and a worker's claim exclude each other: a
+job that is returned as ``cancelled`` has left the live table in the same transaction and cannot start. Each action
+writes one line of the audit trail, in its own transaction.
 """
 
 from collections.abc import Callable
@@ -38,15 +38,7 @@ from tickwright.store.pool import Connection, Pool
 
 
 class JobService:
-    """Everything that the API and the command line do with one-shot jobs; one per process and pool.
-
-    Attributes:
-        enqueuer: Schedules.
-        types: Task types and their secrets.
-        dead_letters: What was given up.
-        imports: Jobs by the million.
-        many: Actions on all jobs that a filter names.
-    """
+    """The actions on one-shot jobs for the API and the command line; one per process and pool."""
 
     def __init__(self, pool: Pool, *, enqueuer: Enqueuer, allow_target: Callable[[str], None]) -> None:
         self._pool = pool
@@ -62,16 +54,14 @@ class JobService:
     async def schedule_text(
         self, body: bytes, *, key: str | None = None, now: datetime | None = None, bounds: ScheduleBounds = BOUNDS
     ) -> Scheduled:
-        """Schedule the job that a JSON body asks for; see ``read_job`` and ``Enqueuer.schedule`` for the errors."""
+        """Schedule the job of a JSON body; see ``read_job`` and ``Enqueuer.schedule`` for the errors."""
         return await self.enqueuer.schedule(read_job(body, key=key, now=now, bounds=bounds))
-
-    # ------------------------------------------------------------------ looking
 
     async def get(self, job_id: int) -> JobDetail:
         """Return one job, live or finished.
 
         Raises:
-            Rejected: ``job_not_found`` (404). Permanent; types that keep no history forget their jobs at the end.
+            Rejected: ``job_not_found`` (404). Permanent; types without history delete their jobs at the end.
         """
         row = await self._store.get(job_id)
         if row is None:
@@ -92,13 +82,13 @@ class JobService:
         return JobPage([job_view(JobView, row) for row in rows], more, found.searched)
 
     async def count(self, which: JobFilter) -> JobCounts:
-        """Return how many jobs match, by state, each count with bounded work."""
+        """Return how many jobs match, by state; the work of each count is bounded."""
         counted = await self._looking.count(await self._store.with_ids(which))
         partial = any(counted.counts[state] < COUNT_MAX for state in counted.at_least)
         return JobCounts(counted.counts, COUNT_MAX, sorted(counted.at_least), partial)
 
     async def explain(self, job_id: int) -> Explanation:
-        """Return why a job is where it is.
+        """Return why a job is in its state.
 
         Raises:
             Rejected: ``job_not_found`` (404). Permanent.
@@ -108,13 +98,11 @@ class JobService:
             raise _not_found(job_id)
         return explain(facts)
 
-    # ------------------------------------------------------------------ one job
-
     async def cancel(self, job_id: int, *, caller: Caller) -> JobAction:
-        """Cancel a job: at once while it is pending; while a worker holds it, ask that worker to stop it.
+        """Cancel a pending job at once, or ask the worker that holds it to stop it.
 
         Returns:
-            ``outcome`` ``cancelled``: it never starts after this. ``requested``: it may still end otherwise.
+            ``outcome`` ``cancelled``: it never starts. ``requested``: it may still end otherwise.
 
         Raises:
             Rejected: ``job_not_found`` (404); ``job_finished`` (409) with its status. Permanent.
@@ -136,11 +124,11 @@ class JobService:
     async def reschedule(
         self, job_id: int, *, caller: Caller, execute_at: datetime | None = None, delay: timedelta | None = None
     ) -> JobAction:
-        """Give a pending job another time; one of the two, the delay counts from the database's now.
+        """Move a pending job to ``execute_at``, or to ``delay`` from the database's now; give exactly one.
 
         Raises:
             Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it
-                breaks a rule that is younger. Permanent.
+                breaks a rule that is newer than the job. Permanent.
         """
         return await self._move(job_id, caller, "reschedule", execute_at, delay)
 
@@ -148,17 +136,17 @@ class JobService:
         """Make a pending job due now.
 
         Raises:
-            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it
-                breaks a rule that is younger. Permanent.
+            Rejected: As :meth:`reschedule`. Permanent.
         """
         return await self._move(job_id, caller, "run_now", None, timedelta())
 
     async def retry(self, job_id: int, *, caller: Caller) -> JobAction:
-        """Put a failed job back to work: same id, all its attempts, due now; its fence goes on rising.
+        """Run a failed job again: same id, all its attempts, due now; its fence keeps rising.
 
         Raises:
             Rejected: ``job_not_found`` (404); ``job_not_failed`` (409) with its status; ``key_reused`` (409): another
-                job has its idempotency key by now; ``job_unfit`` (409): it breaks a rule that is younger. Permanent.
+                job has its idempotency key; ``job_unfit`` (409): it breaks a rule that is newer than the job.
+                Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             revived = await self._store.revive(connection, [job_id], None, 1)
@@ -207,14 +195,12 @@ class JobService:
             raise _not_found(job_id) if status is None else _wrong_state("job_finished", job_id, status)
         return row
 
-    # ------------------------------------------------------------------ many jobs
-
     async def cancel_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> BulkAction:
-        """Cancel what a filter names, the oldest first; see :class:`JobBulkActions`."""
+        """Cancel the jobs that a filter matches; see :class:`JobBulkActions`."""
         return await self.many.cancel(BulkCall(which, caller, limit))
 
     async def retry_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> Requeued:
-        """Put the failed jobs that a filter names back to work, the oldest first; see :class:`JobBulkActions`."""
+        """Run the failed jobs that a filter matches again; see :class:`JobBulkActions`."""
         return await self.many.retry(BulkCall(which, caller, limit))
 
 

@@ -1,7 +1,7 @@
-"""What callers get to see, as types: the answers of the REST API, of ``--json`` and of the Python API.
+"""Results of the REST API, of ``--json`` and of the Python API, as types.
 
-No secret and no hash has a field here, so none can be shown by accident; the two answers that do show a
-secret, once, are :class:`SecretView` and :class:`NewKeyView`.
+No type has a field for a secret or a hash, so none can leak. The exceptions, :class:`StoredTaskType` and
+:class:`SecretView`, show a new secret once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class JobView(msgspec.Struct, kw_only=True):
-    """A job in a listing; ``payload``, ``result`` and ``progress`` are in :class:`JobDetail`."""
+    """A job in a list; ``payload``, ``result`` and ``progress`` are in :class:`JobDetail`."""
 
     id: int
     task_type: str
@@ -46,10 +46,10 @@ class JobView(msgspec.Struct, kw_only=True):
 
 
 class AttemptView(msgspec.Struct):
-    """One attempt of a job.
+    """One attempt of a job; ``lateness_ms`` is from its due instant to its start.
 
-    ``outcome`` is ``failed``, ``timed_out``, ``lost`` (its worker), ``released`` (interrupted, at no cost), or of the
-    last one also ``running``, ``completed`` or ``cancelled``. ``lateness_ms`` is from its due instant to its start.
+    ``outcome`` is ``failed``, ``timed_out``, ``lost`` (with its worker) or ``released`` (interrupted, not counted); for
+    the last attempt also ``running``, ``completed`` or ``cancelled``.
     """
 
     attempt: int
@@ -64,9 +64,9 @@ class AttemptView(msgspec.Struct):
 
 
 class JobDetail(JobView, UserData, kw_only=True):
-    """One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where that is still known.
+    """One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where it is still known.
 
-    ``traceparent`` is the trace that it was scheduled in. Ids alone, so every role sees it; what is none is not shown.
+    ``traceparent``, its trace, has only ids, so every role sees it; an invalid one is not shown.
     """
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "result", "progress")
@@ -80,9 +80,9 @@ class JobDetail(JobView, UserData, kw_only=True):
 
 
 class JobPage(msgspec.Struct):
-    """One page of jobs, after ``searched`` rows were looked at.
+    """One page of jobs; ``searched`` rows were read.
 
-    A page may be short, even empty, and have a ``next`` all the same: a look is bounded, and the next one goes on.
+    A page may be short or empty and still have a ``next``: a search is bounded, and the next one continues.
     """
 
     items: list[JobView]
@@ -91,9 +91,9 @@ class JobPage(msgspec.Struct):
 
 
 class JobCounts(msgspec.Struct):
-    """Jobs by state. Each count stops at ``capped_at``; of the states in ``at_least`` there may be more than it says.
+    """Jobs by state. Each count stops at ``capped_at``; the states in ``at_least`` may have more jobs than counted.
 
-    ``partial`` says that some are in ``at_least`` because the look was bounded, not because there are so many.
+    ``partial`` is true when some are in ``at_least`` because the search was bounded, not because of ``capped_at``.
     """
 
     counts: dict[str, int]
@@ -103,17 +103,17 @@ class JobCounts(msgspec.Struct):
 
 
 class CreatedJob(msgspec.Struct):
-    """The answer to a request for a job; ``created`` is false when its idempotency key had made the job before."""
+    """The scheduled job; ``created`` is false when an earlier request with its idempotency key created it."""
 
     id: int
     created: bool
 
 
 class JobAction(msgspec.Struct):
-    """What an action did.
+    """The result of an action.
 
-    ``outcome`` is ``cancelled`` (it will never start), ``requested`` (its worker was asked to stop it),
-    ``rescheduled``, ``run_now`` or ``retried``.
+    ``outcome`` is ``cancelled`` (it never starts), ``requested`` (its worker was asked to stop it), ``rescheduled``,
+    ``run_now`` or ``retried``.
     """
 
     id: int
@@ -123,9 +123,9 @@ class JobAction(msgspec.Struct):
 
 
 class BulkAction(msgspec.Struct):
-    """What an action on many jobs did, or would have done (``dry_run``).
+    """The result of a bulk action, or what it would change (``dry_run``).
 
-    ``more`` when the limit left some over: ask again, with ``cursor`` set to ``next`` to go on behind the last one.
+    ``more`` is true when the limit left some over: call again with ``cursor`` set to ``next`` to continue.
     """
 
     changed: int
@@ -137,7 +137,7 @@ class BulkAction(msgspec.Struct):
 
 
 class TaskTypeView(msgspec.Struct, Doors, kw_only=True):
-    """A task type; ``signing_secrets`` says how many secrets sign, never which."""
+    """A task type; ``signing_secrets`` is the number of secrets in use."""
 
     name: str
     target: str
@@ -158,12 +158,12 @@ class TaskTypeView(msgspec.Struct, Doors, kw_only=True):
     updated_at: datetime
 
     def masked(self) -> Self:
-        """Return it with no more of its target than the host."""
+        """Return it with only the host of its target."""
         return msgspec.structs.replace(self, target=masked_address(self.target))
 
 
 class StoredTaskType(msgspec.Struct):
-    """The answer to a put; ``secret`` only when this call made it. It is shown this once."""
+    """The stored task type; ``secret`` only when this request made it, shown only in this response."""
 
     task_type: TaskTypeView
     created: bool
@@ -171,7 +171,7 @@ class StoredTaskType(msgspec.Struct):
 
 
 class SecretView(msgspec.Struct):
-    """A new signing secret, shown this once; the old ones sign beside it for ``overlap``."""
+    """A new signing secret, shown only in this response; the old ones stay in use for ``overlap``."""
 
     task_type: str
     secret: str
@@ -179,7 +179,7 @@ class SecretView(msgspec.Struct):
 
 
 class DeadLetter(msgspec.Struct, Doors):
-    """Something that was given up and can be requeued."""
+    """A dead letter, which can be requeued."""
 
     kind: str
     id: int
@@ -190,17 +190,17 @@ class DeadLetter(msgspec.Struct, Doors):
     died_at: datetime
 
     def masked(self) -> Self:
-        """Return it with no more of a destination than the host; the name of a task type may have a colon."""
+        """Return it with only the host of a destination; the name of a task type may have a colon."""
         if self.kind != "outbox":
             return self
         return msgspec.structs.replace(self, subject=masked_address(self.subject))
 
 
 class Requeued(msgspec.Struct):
-    """What went back to work, or would have gone (``dry_run``); ``more`` when the limit left some over.
+    """The requeued letters, or those that would be (``dry_run``); ``more`` when the limit left some over.
 
-    ``key_reused``: the jobs that stay dead letters, because another job has their idempotency key by now.
-    ``unfit``: those that stay, because they break a rule of new ones that is younger than they are.
+    ``key_reused``: jobs that stay dead letters, because another job has their idempotency key. ``unfit``: letters that
+    stay, because they break a rule that is newer than they are.
     """
 
     requeued: int
@@ -213,7 +213,7 @@ class Requeued(msgspec.Struct):
 
 
 def milliseconds(value: int | None) -> str | None:
-    """Return a column in milliseconds as people write it."""
+    """Return a column in milliseconds as a duration such as ``30s``."""
     return None if value is None else format_duration(timedelta(milliseconds=value))
 
 
@@ -223,7 +223,7 @@ def job_view(kind: type[T], row: Mapping[str, Any], **more: Any) -> T:
 
 
 def task_type_view(row: Mapping[str, Any]) -> TaskTypeView:
-    """Return a row of ``task_types`` as callers see it."""
+    """Return a row of ``task_types`` as :class:`TaskTypeView`."""
     return view(
         TaskTypeView,
         row,
@@ -234,11 +234,12 @@ def task_type_view(row: Mapping[str, Any]) -> TaskTypeView:
     )
 
 
-# The attempts of a job as a list: those that left a trace, and the present or last one from the row itself. Pure.
+# Attempts of a job as a list: those with an entry in ``attempt_errors``, and the present or last one from the row.
+# Pure.
 
 
 class _Noted(msgspec.Struct):
-    """What ``attempt_errors`` keeps of one attempt; whoever writes to it by hand may leave something else there."""
+    """An entry of ``attempt_errors``; manual changes may leave entries of other shapes."""
 
     attempt: int
     due_at: datetime
@@ -251,7 +252,7 @@ class _Noted(msgspec.Struct):
 
 
 def job_detail(row: Mapping[str, Any]) -> JobDetail:
-    """Return a job's row with the attempts that are known of it."""
+    """Return a job's row with its known attempts."""
     log = attempt_log(row)
     first = next((one.lateness_ms for one in log if one.fence == 1), None)
     trace = read_traceparent(row["traceparent"])
@@ -259,7 +260,7 @@ def job_detail(row: Mapping[str, Any]) -> JobDetail:
 
 
 def attempt_log(row: Mapping[str, Any]) -> list[AttemptView]:
-    """Return the attempts in their order: at most ten that left a trace, and the one that the row speaks of."""
+    """Return the attempts in order: at most ten noted ones, and the one that the row itself describes."""
     noted = [_seen(one) for one in _read(row["attempt_errors"])]
     present = _present(row)
     if present is None or any(one.fence >= present.fence for one in noted):
@@ -282,12 +283,12 @@ def _seen(one: _Noted) -> AttemptView:
 
 
 def _present(row: Mapping[str, Any]) -> AttemptView | None:
-    """Return the attempt that runs or that ended the job; a pending job has none, nor one that never started."""
+    """Return the attempt that runs or that ended the job, or ``None`` for a pending or never started job."""
     status, started_at, due_at = row["status"], row["started_at"], row["due_at"]
     never = started_at is None or status == "pending" or (status == "cancelled" and row["cancel_requested_at"] is None)
     if never:
         return None
-    started_at = max(started_at, due_at)  # a claim may look ahead, but none starts before it is due
+    started_at = max(started_at, due_at)  # a claim may reach ahead, but no attempt starts before it is due
     outcome = "running" if status == "processing" else status
     return AttemptView(
         row["attempts"], due_at, started_at, row["completed_at"], row["owner"], row["fence"], outcome,
@@ -299,20 +300,15 @@ def _late_ms(due_at: datetime, started_at: datetime) -> float:
     return round((started_at - due_at).total_seconds() * 1000, 3)
 
 
-# Why a job is where it is, in words and codes. Pure: the store loads the facts, this module decides.
-#
-# The chain goes from what the user asked for to what stands in the way last; the first reason that alone
-# keeps the job from running is the summary.
+# Explanations of jobs. Pure: the store loads the facts, this module decides.
+# The reasons go from the request to the last obstacle. The first one that alone keeps the job from running is the
+# summary.
 
 WAITING_SHOWN_MAX = 10_000
 
 
 def explain(facts: Mapping[str, Any]) -> Explanation:
-    """Return the chain of reasons for one job.
-
-    Args:
-        facts: The row of the query ``explain``; ``now`` is the database's clock.
-    """
+    """Return the reasons for a job's state from the row of the query ``explain``; ``now`` is the database's clock."""
     match facts["status"]:
         case "pending":
             reasons = list(_pending(facts)) or [Reason("due", "it is due, and a worker takes it with its next claim")]

@@ -1,6 +1,6 @@
 -- name: unknown_task_type
--- Types that are not registered, with a job that is due for longer than $1; a thousand of them. What is not due is left out before that. Of a type that
--- is registered, or was found, the other lanes are not read: either may have many. Index: scheduled_tasks_due, a probe a lane.
+-- Types that are not registered and have a job that is due for longer than $1, at most a thousand. Of a type that is registered or found,
+-- no further claim ranges are read: either may have many. Index: scheduled_tasks_due, one probe per claim range.
 WITH RECURSIVE walk AS (
   (SELECT t.task_type, t.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = t.task_type) AS is_known,
           coalesce(t.retry_at, t.execute_at) <= clock_timestamp() - $1::interval AS is_late
@@ -21,9 +21,9 @@ SELECT name AS subject, jsonb_build_object('gone_at', gone_at)::text AS facts
   FROM tickwright.task_types WHERE gone_at IS NOT NULL LIMIT 1000;
 
 -- name: dead_letters
--- Dead letters of the last $1 per type, counted up to 30,000. Of more than a hundred types those with a hundredth each, and the
--- rest as one: a name for each letter would fire and clear with every look. While names are folded the answer is cut: those
--- that fired alone may be among them. Index: scheduled_tasks_dead_at.
+-- Dead letters of the last $1 per type, counted up to 30,000. Above a hundred types, types with less than a hundredth each are folded into
+-- one row: an alert for each would fire and clear with every round. Then cut is true, because a subject that fired alone may be folded.
+-- Index: scheduled_tasks_dead_at.
 WITH named AS (
   SELECT subject, count(*) AS n, count(*) OVER () <= 100 OR count(*) * 100 >= sum(count(*)) OVER () AS alone
     FROM (SELECT task_type::text AS subject FROM tickwright.scheduled_tasks_dead
@@ -41,8 +41,8 @@ SELECT 'letters' AS subject, jsonb_build_object('count', 30000)::text AS facts
                                        WHERE completed_at > clock_timestamp() - $1::interval LIMIT 30001) AS jobs);
 
 -- name: lateness
--- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive; however many unknown types there are.
--- Index: scheduled_tasks_due, two probes a lane.
+-- Types that may run and whose oldest due job waits for longer than $1 while a worker is alive; the number of unknown types does not
+-- matter. Index: scheduled_tasks_due, two probes per claim range.
 WITH RECURSIVE {runnable}
 SELECT lane.task_type AS subject,
        jsonb_build_object('late_s', round(max(date_part('epoch', clock_timestamp() - oldest.due))::numeric))::text AS facts
@@ -68,7 +68,7 @@ SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
                                  AND coalesce(t.retry_at, t.execute_at) < clock_timestamp() - $1::interval));
 
 -- name: threads_stuck
--- Live sessions that report synchronous handlers which were stopped and did not return. Small: a row per session.
+-- Live sessions with synchronous handlers that were stopped and have not returned. Small: a row per session.
 SELECT name || ' #' || id AS subject, jsonb_build_object('count', facts -> 'threads_stuck')::text AS facts
   FROM tickwright.workers
  WHERE lost_at IS NULL AND lease_until > clock_timestamp() AND jsonb_typeof(facts -> 'threads_stuck') = 'number'

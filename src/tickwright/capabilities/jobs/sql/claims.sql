@@ -1,14 +1,12 @@
 -- name: claim
--- Take due rows of the given lanes, count the attempt, and answer with the clock, the next due instant, the instant
--- at which the claim looked, the priorities that are in use between the known ones ($9 to $11: gaps; an empty one
--- costs one index probe), and those of the lanes $14 and $15 that hold no row: they have 0 in the column of the attempts.
--- One statement: what the SELECT locks the UPDATE owns. Nothing is taken for a session that was declared lost, or that
--- refuses claims of the number $12: its row is locked against whoever says so until this transaction ends. A last attempt
--- has no start until begin_last has written it: one that its worker never began is not the last.
--- Index: scheduled_tasks_due, one range a lane.
--- A claim that follows others (a lane with a bound) passes over rows that carry anybody's mark without trying their
--- lock, which costs as much as claiming them; what it wrongly passes over is left to the claims without a bound.
--- Rows whose payloads may be long as text are taken until there are $13; how many were left for that, the last row says.
+-- Take due rows of the given claim ranges (lanes) and count their attempts. One statement: the UPDATE owns what the SELECT locks. Nothing
+-- is taken for a session that is declared lost or refuses claims with the number $12; its row stays locked against both until this
+-- transaction ends. A last attempt gets its start in begin_last, not here: one that its worker never began does not count.
+-- Rows without an id follow: the priorities in use in the gaps $9 to $11 between the known ones (an empty gap costs one index probe); the
+-- claim ranges $14, $15 that hold no row, with 0 as attempts; last the clock, the next due instant and the instant of the snapshot.
+-- A claim with a bound skips rows with any lock mark (xmax), because to try their locks costs as much as to claim them. Claims without a
+-- bound find what it skips wrongly. Rows whose payloads may be long as text are taken until there are $13; the last row has the number of
+-- those left over. Index: scheduled_tasks_due, one scan per claim range.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $12 FOR KEY SHARE
 ), found AS MATERIALIZED (
@@ -77,17 +75,17 @@ SELECT NULL, NULL, NULL, NULL, NULL, ((SELECT count(*) FROM due) - (SELECT count
        date_part('epoch', now()), NULL;
 
 -- name: check_held
--- Of the jobs that a session runs, those that it must stop: cancelled by a user, or held by it no longer.
--- Index: scheduled_tasks_pkey, one probe a job.
+-- Of the jobs that a session runs, those that it must stop: cancelled by a user, or no longer held by it. Index: scheduled_tasks_pkey, one
+-- probe a job.
 SELECT h.id, t.id IS NULL AS lost
   FROM unnest($2::bigint[]) AS h (id)
   LEFT JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.owner = $1
  WHERE t.id IS NULL OR t.cancel_requested_at IS NOT NULL;
 
 -- name: begin_last
--- Write that last attempts begin, before they do: whoever reclaims them afterwards counts them. Again changes nothing. Fenced, also by the job's
--- own fence; returns those that are still held, and whether they begin. A row that another session has locked does not: to wait for it would hold up
--- the others. Index: scheduled_tasks_pkey.
+-- Write that last attempts begin, before they do, so that a reclaim counts them. Idempotent. Fenced, also by the job's fence. Returns the
+-- held ones, and whether they begin. A row that another session has locked does not, because waiting for it would delay the others. Index:
+-- scheduled_tasks_pkey.
 WITH asked AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence)
 ), free AS MATERIALIZED (
@@ -103,8 +101,8 @@ SELECT t.id, false FROM asked u JOIN ONLY tickwright.scheduled_tasks t ON t.id =
  WHERE t.id = ANY ($2::bigint[]) AND NOT EXISTS (SELECT FROM free f WHERE f.id = t.id);
 
 -- name: lock_free
--- Lock what the session $1 holds of the jobs $2, except rows that another session has locked, which are returned. The first statement of a transaction
--- that writes results without waiting for any of them. Index: scheduled_tasks_pkey.
+-- Lock those of the jobs $2 that the session $1 holds, and return those whose rows another session has locked. The first statement of a
+-- transaction that writes results without waiting for a row. Index: scheduled_tasks_pkey.
 WITH free AS MATERIALIZED (
   SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 FOR UPDATE SKIP LOCKED
 )
@@ -112,13 +110,14 @@ SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[
 EXCEPT SELECT id FROM free;
 
 -- name: take_long
--- For the transaction of reclaim or strays: both read all that is due, which takes longer than a statement may beside millions of large payloads.
+-- For the transaction of reclaim or strays. Both read all that is due, which beside millions of large payloads exceeds the limit of a
+-- statement.
 SET LOCAL statement_timeout = '15min';
 
 -- name: reclaim
--- Give the jobs of lost sessions back, in the transaction that declared them lost. The attempt stays counted; a job
--- that has none left has failed, unless that one was not begun: then it is not counted. Rows that another session has locked are left to return_stuck
--- (upkeep.sql): all that lost sessions owned would wait for them. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
+-- Release the jobs of lost sessions, in the transaction that declared them lost. The attempt stays counted, and a job without attempts left
+-- fails; a last attempt that did not begin does not count. Rows that another session has locked are left to return_stuck (upkeep.sql),
+-- because all others would wait for them. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
 WITH RECURSIVE {lane}, {claimable}, outcome AS MATERIALIZED (
   SELECT 'lost' AS outcome, $2::text AS error
 ), held AS MATERIALIZED (
@@ -150,9 +149,10 @@ WITH RECURSIVE {lane}, {claimable}, outcome AS MATERIALIZED (
 SELECT (SELECT count(*) FROM back) AS returned, (SELECT count(*) FROM over) AS ended;
 
 -- name: strays
--- Jobs of the session $1 that it does not know of, because the answer of their claim was lost, go back and cost no attempt; a job whose user
--- asked to cancel it ends instead. Known are the jobs $2 at the fence $3[i], or at any where that is 0. Behind refuse_claims. Returns how many, and
--- those whose rows another session has locked, which are left as they are. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
+-- Release the jobs of the session $1 that it does not know, because the result of their claim was lost; no attempt is counted. A job with a
+-- requested cancel ends instead. Known are the jobs $2 at the fence $3[i], or at any fence where that is 0. Call it after refuse_claims.
+-- Returns how many, and the jobs whose rows another session has locked. Index: scheduled_tasks_due (a claim reaches at most a few seconds
+-- ahead).
 WITH RECURSIVE {lane}, {claimable}, stray AS MATERIALIZED (
   SELECT t.id, t.fence
     FROM claimable AS lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority

@@ -1,6 +1,6 @@
 -- name: insert_plain
--- Schedule jobs without keys; the ids come back in the order of the arguments. JSON goes in as text: on a caller's connection a codec of the caller's would
--- encode it once more.
+-- Schedule jobs without keys; the ids are in the order of the arguments. JSON is passed as text, because a codec on the caller's connection
+-- would encode it again.
 INSERT INTO tickwright.scheduled_tasks
        (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent)
 SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_type, CAST(u.payload AS jsonb), u.max_attempts,
@@ -11,8 +11,8 @@ SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_t
 RETURNING id;
 
 -- name: insert_keyed
--- Schedule jobs with idempotency keys; only those come back whose key was free. JSON goes in as text, as above. A key that another transaction holds is
--- waited for as long as $12 says, where it says something: a transaction of the caller's keeps its own bound. Indexes: scheduled_tasks_key, job_keys_pkey.
+-- Schedule jobs with idempotency keys; returns those whose key was free. JSON is passed as text, as above. $12 bounds the wait for a key
+-- that another transaction holds; NULL in a caller's transaction keeps its own bound. Indexes: scheduled_tasks_key, job_keys_pkey.
 INSERT INTO tickwright.scheduled_tasks
        (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent, idempotency_key,
         request_digest)
@@ -29,7 +29,8 @@ SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_t
 RETURNING idempotency_key, id;
 
 -- name: insert_each
--- Insert jobs one by one in one transaction; for each, in order, its id, or why it was refused, or neither where its key is taken. $12 as above.
+-- Insert jobs one by one in one transaction; returns for each, in order, its id, or why it was refused, or neither where its key is taken.
+-- $12 as above.
 SELECT job_id, code, message
   FROM tickwright.insert_each($12::text, $1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
                               $8::interval[], $9::text[], $10::text[], $11::bytea[]);
@@ -42,5 +43,5 @@ UNION ALL
 SELECT k.key, k.job_id, k.digest FROM tickwright.job_keys k WHERE k.key = ANY ($1::text[]);
 
 -- name: now
--- The instant of this transaction, for rows that go in by COPY.
+-- The instant of this transaction, for rows that are inserted by COPY.
 SELECT now();

@@ -1,5 +1,5 @@
 -- name: shown
--- The columns of a job as callers see it.
+-- The columns of a job that callers see.
 t.id, t.task_type, t.status, t.execute_at, tickwright.shown_at(coalesce(t.retry_at, t.execute_at)) AS due_at, t.attempts, t.max_attempts,
 t.priority, t.idempotency_key, t.timeout_ms, tickwright.shown_at(t.expires_at) AS expires_at, t.error_message, t.created_at, t.updated_at, t.started_at,
 t.completed_at, tickwright.shown_at(t.retry_at) AS retry_at, t.cancel_requested_at, t.fence, t.owner;
@@ -19,25 +19,25 @@ SELECT t.status, t.execute_at, tickwright.shown_at(t.retry_at) AS retry_at, t.at
   FROM ONLY tickwright.scheduled_tasks t WHERE t.id = $1 FOR UPDATE;
 
 -- name: finished_status
--- What became of a job that is live no more. Indexes: the primary key of each table of the family.
+-- The status of a job that is no longer live. Indexes: the primary key of each table of the family.
 SELECT t.status FROM tickwright.scheduled_tasks t WHERE t.id = $1;
 
 -- name: cancel
--- Cancel: a pending job is final at once, a held one keeps its holder and is asked to stop (scheduled_tasks_held).
--- Index: scheduled_tasks_pkey.
+-- Cancel: a pending job ends at once, a held one stays with its worker, which is asked to stop it (scheduled_tasks_held). Index:
+-- scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t SET status = 'cancelled' WHERE t.id = ANY ($1::bigint[])
 RETURNING t.id, t.status;
 
 -- name: reschedule
--- Move a pending job; its back-off ends with it. Index: scheduled_tasks_pkey.
+-- Move a pending job and end its back-off. Index: scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t
    SET execute_at = coalesce($2::timestamptz, clock_timestamp() + $3::interval), retry_at = NULL,
        updated_at = clock_timestamp()
  WHERE t.id = $1 AND t.status = 'pending' RETURNING t.execute_at;
 
 -- name: pick_dead
--- Dead letters by id or of a type, behind a place, the oldest first, locked; fits where the table of live jobs takes them, which has rules
--- that are younger than some dead letters. Index: scheduled_tasks_dead_pkey.
+-- Dead letters by id or of a type, behind the id $4, the oldest first, locked. fits: the table of live jobs accepts them; its rules may be
+-- newer than a letter. Index: scheduled_tasks_dead_pkey.
 SELECT t.id, t.fence, t.attempts, t.idempotency_key, t.request_digest,
        tickwright.new_job_fits('pending', NULL, 0, 0, t.task_type, t.execute_at, t.max_attempts, t.priority, t.timeout_ms, t.payload, t.traceparent, NULL)
          AS fits
@@ -46,8 +46,8 @@ SELECT t.id, t.fence, t.attempts, t.idempotency_key, t.request_digest,
  ORDER BY t.id LIMIT $3 FOR UPDATE SKIP LOCKED;
 
 -- name: hold_keys
--- Keys of dead letters ($1 ids, $2 keys, $3 digests) that go back to work: each is held again, and its age begins again. Returns the ids whose key no other job
--- holds; of two with one key one comes back. Before ``revive``, in its transaction. Indexes: job_keys_pkey, scheduled_tasks_key.
+-- Hold the keys of dead letters that are requeued ($1 ids, $2 keys, $3 digests) again; their age starts again. Returns the ids whose key no
+-- other job holds; of two with one key, one. In the transaction of ``revive``, before it. Indexes: job_keys_pkey, scheduled_tasks_key.
 INSERT INTO tickwright.job_keys AS held (key, job_id, digest, created_at)
 SELECT DISTINCT ON (u.key) u.key, u.id, u.digest, clock_timestamp()
   FROM unnest($1::bigint[], $2::text[], $3::bytea[]) AS u (id, key, digest) LEFT JOIN tickwright.job_keys k ON k.key = u.key
@@ -57,8 +57,7 @@ SELECT DISTINCT ON (u.key) u.key, u.id, u.digest, clock_timestamp()
 RETURNING job_id;
 
 -- name: revive
--- Dead letters become pending again under their own ids, due now, with all their attempts.
--- Index: scheduled_tasks_dead_pkey.
+-- Make dead letters pending again under their own ids, due now, with all their attempts. Index: scheduled_tasks_dead_pkey.
 WITH back AS (
   DELETE FROM tickwright.scheduled_tasks_dead t WHERE t.id = ANY ($1::bigint[]) RETURNING t.*
 )
@@ -71,8 +70,7 @@ SELECT id, execute_at, task_type, payload, max_attempts, error_message, created_
   FROM back;
 
 -- name: revive_fences
--- The second half: fences go on rising, keys stay with their jobs. In the transaction of ``revive``.
--- Index: scheduled_tasks_pkey.
+-- The second half of ``revive``, in its transaction: fences keep rising, keys stay with their jobs. Index: scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t
    SET fence = u.fence, idempotency_key = u.idempotency_key, request_digest = u.request_digest
   FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[]) AS u (id, fence, idempotency_key, request_digest)
@@ -86,10 +84,10 @@ SELECT job_id FROM tickwright.job_keys WHERE key = $1
 LIMIT 1;
 
 -- name: explain
--- Everything that decides whether a job runs now. The jobs of its own lane and, where its type has a limit, those of the type's other lanes, which count
--- together: the first 10,000 that are due of each, 100,000 in all. A worker is full as of its last heartbeat, also where this type runs in three quarters of
--- the slots, or threads, that others leave (allot in model.py); one that names no slots is not.
--- Indexes: primary keys; scheduled_tasks_due, one probe and one range a lane.
+-- The facts that decide whether a job runs now. due: the jobs of its own claim range (lane) and, where its type has a limit, of the type's
+-- other ranges, which share it; the first 10,000 that are due of each, 100,000 in all. A worker is full by its last heartbeat, also where
+-- this type has three quarters of the slots or threads that the others leave (allot in model.py). One that reports no slots is not full.
+-- Indexes: primary keys; scheduled_tasks_due, one probe and one scan per claim range.
 WITH RECURSIVE job AS MATERIALIZED (
   SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = $1
 ), walked AS (
@@ -152,6 +150,6 @@ SELECT job.*, clock_timestamp() AS now,
                     count(*) FILTER (WHERE no_thread) AS threadless, sum(threads_busy) AS threads_busy, sum(threads) AS threads FROM able) AS able;
 
 -- name: history_of_today
--- The history table of the database's day in UTC, made where it is missing, and the number of that day since 1970. No table.
+-- The history table of the database's day in UTC, created if missing, and the number of that day since 1970. No table.
 SELECT tickwright.ensure_history(c.at) AS history, floor(date_part('epoch', c.at) / 86400)::integer AS day
   FROM clock_timestamp() AS c (at);

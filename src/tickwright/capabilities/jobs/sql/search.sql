@@ -1,6 +1,6 @@
 -- name: matches
--- Whether a job is one of those that are looked for: a filter, and what an action needs. Text matches the key, the last error, and the payload where
--- whoever asks may see that.
+-- Whether a job matches a filter and the conditions of an action. Text matches the key, the last error, and the payload where the caller
+-- may see it.
 ($1::text[] IS NULL OR t.status = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
 AND ($3::timestamptz IS NULL OR t.execute_at >= $3) AND ($4::timestamptz IS NULL OR t.execute_at < $4)
 AND ($5::text[] IS NULL OR {key} {fold} ILIKE ($5)[1] OR {error} {fold} ILIKE ($5)[1] OR {payload} {fold} ILIKE ($5)[2])
@@ -12,21 +12,21 @@ AND CASE $6::text
 AND ($7::timestamptz IS NULL OR t.updated_at < $7);
 
 -- name: masked
--- What a caller that sees no more of an address than its host may look for in a text: nothing behind the host, and no user before it, also where
--- they are escaped; of an address with escapes before its path, nothing.
+-- The text to search for a caller that sees only the hosts of addresses: without what follows a host or a user before it, also where they
+-- are escaped. Of an address with escapes before its path, nothing is left.
 regexp_replace({text}, '{separator}(?:[^\s"<>/?#\\%&]*@)?(?:([^][\s"<>/?#@:\\%&]*)(?=(?::[0-9]*)?(?:[\s"<>/?#]|\\+/|\\"|$)))?[^\s"<>]*', '://\1', 'gi');
 
 -- name: fold
--- For a text of ASCII alone: the same answer as by the database's locale, at a fifth of the price.
+-- For an ASCII text: the same result as with the database's locale, at a fifth of the cost.
 COLLATE "C";
 
 -- name: within
--- For a look at certain jobs only.
+-- For a search among given ids.
 AND t.id = ANY ($13::bigint[]);
 
 -- name: look_newest
--- Of the next $11 jobs below an id, those that match, and how far the look came: the first row whose matches is NULL was not looked at, because the
--- time ($9) was up. Indexes: the primary keys of the tables of {source}, read backwards.
+-- The matches among the next $11 jobs below an id, and how far the search came: the first row whose matches is NULL was not read, because
+-- the time ($9) was over. Indexes: the primary keys of the tables of the source, read backwards.
 SELECT l.id, l.looked, l.ended, l.matches
   FROM (SELECT t.id, row_number() OVER way AS looked, lead(t.id) OVER way IS NULL AS ended,
                CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $9::interval
@@ -37,7 +37,7 @@ SELECT l.id, l.looked, l.ended, l.matches
  ORDER BY l.id DESC LIMIT $12::bigint;
 
 -- name: look_oldest
--- The same upwards: of the next $11 jobs above an id. Indexes: the primary keys of the tables of {source}.
+-- The same upwards: the matches among the next $11 jobs above an id. Indexes: the primary keys of the tables of the source.
 SELECT l.id, l.looked, l.ended, l.matches
   FROM (SELECT t.id, row_number() OVER way AS looked, lead(t.id) OVER way IS NULL AS ended,
                CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $9::interval
@@ -53,7 +53,8 @@ SELECT t.id FROM ONLY tickwright.scheduled_tasks t
  WHERE t.task_type = $1::text ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT $2;
 
 -- name: held_by
--- The jobs that a worker session holds, or any, among the first $3 of each lane that are due, $2 in all. Index: scheduled_tasks_due, as a reclaim.
+-- The jobs that a worker session holds (NULL: any), among the first $3 due ones of each claim range, $2 in all. Index: scheduled_tasks_due,
+-- as a reclaim.
 WITH RECURSIVE {lane}, {counted}
 SELECT f.id
   FROM (SELECT due.id, due.owner
@@ -66,7 +67,7 @@ SELECT f.id
  WHERE f.owner = coalesce($1::bigint, f.owner);
 
 -- name: whole
--- One table of the family, as a part of several.
+-- One table of the family, as a part of a union.
 SELECT * FROM {source};
 
 -- name: days
@@ -75,8 +76,8 @@ SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
  WHERE i.inhparent = 'tickwright.scheduled_tasks'::regclass AND c.relname ~ '^scheduled_tasks_[0-9]{8}$' ORDER BY c.relname;
 
 -- name: count_walk
--- Of the newest $10 jobs, how many match, by status, and how many were looked at before the time was up.
--- Indexes: the primary keys of the tables of {source}, read backwards.
+-- How many of the newest $10 jobs match, by status, and how many were read in time. Indexes: the primary keys of the tables of the source,
+-- read backwards.
 SELECT l.status, count(*) FILTER (WHERE l.matches) AS jobs, count(l.matches) AS looked, count(*) AS seen
   FROM (SELECT t.status,
                CASE WHEN clock_timestamp() < statement_timestamp() + $9::interval THEN coalesce({matches}, false) END AS matches
@@ -84,13 +85,13 @@ SELECT l.status, count(*) FILTER (WHERE l.matches) AS jobs, count(l.matches) AS 
  GROUP BY l.status;
 
 -- name: count_ids
--- Of certain jobs, how many match, by status. Indexes: the primary key of each table of the family.
+-- How many of these jobs match, by status. Indexes: the primary key of each table of the family.
 SELECT t.status, count(*) AS jobs FROM tickwright.scheduled_tasks t
  WHERE t.id = ANY ($9::bigint[]) AND {matches} GROUP BY t.status;
 
 -- name: count_live
--- Of $10 live jobs in the order of their lanes, those of registered types first, how many are pending and match; of the first $11 of each lane that are due, how many are held and
--- match; at_least where there may be more. Index: scheduled_tasks_due.
+-- How many of the first $10 live jobs (by claim range, registered types first) are pending and match; of the first $11 due ones of each
+-- range, how many are held and match. at_least: there may be more. Index: scheduled_tasks_due.
 WITH RECURSIVE lane AS (
   (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
     WHERE t.task_type >= coalesce($2, '') AND t.task_type <= coalesce($2, '~') ORDER BY t.task_type, t.priority LIMIT 1)
@@ -140,12 +141,12 @@ SELECT 'pending', count(*) FILTER (WHERE matches), count(*) >= $10 OR count(matc
 SELECT clock_timestamp();
 
 -- name: lock_many
--- Live jobs that were found and still match, locked against their claim and their end. Index: scheduled_tasks_pkey.
+-- Lock those of the found live jobs that still match, against their claim and their end. Index: scheduled_tasks_pkey.
 SELECT t.id, t.status FROM ONLY tickwright.scheduled_tasks t
  WHERE t.id = ANY ($9::bigint[]) AND {matches} ORDER BY t.id FOR UPDATE SKIP LOCKED;
 
 -- name: move_many
--- Move locked pending jobs: to an instant, by a shift of when they are due, or to now; their back-off ends with it. Index: scheduled_tasks_pkey.
+-- Move locked pending jobs to an instant, by a shift of their due times, or to now, and end their back-off. Index: scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t
    SET execute_at = coalesce($2::timestamptz, coalesce(t.retry_at, t.execute_at) + $3::interval, clock_timestamp()), retry_at = NULL,
        updated_at = clock_timestamp()

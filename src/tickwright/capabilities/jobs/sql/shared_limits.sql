@@ -3,11 +3,11 @@
 SELECT name FROM tickwright.task_types WHERE name = ANY ($1::text[]) ORDER BY name FOR UPDATE;
 
 -- name: share_out
--- Settle how much of each type's concurrency this worker may use: its even share, never more than the others leave.
--- What it runs beyond that stays granted until it ends and is not filled again, so a lowered limit and a new worker
--- get their due. Of a type that it does not claim ($4 is false) it has what it runs and no share, and no row behind that; the others divide the rest.
--- short: its share is more than the others leave it. The sum of all grants stays within the limit. A session that is lost settles nothing and finds no
--- row; this one is not declared lost before the commit. Grants of lost sessions, which workers of an earlier release write, do not count. Index: type_grants_pkey.
+-- Settle how much of each type's concurrency this worker may use: its even share, never more than the others leave. What it runs beyond
+-- that stays granted until it ends and is not filled again, so that a lowered limit and a new worker get their due. Of a type that it does
+-- not claim ($4 is false) it has no share, only what it runs, and then no row; the others divide the rest. short: the others leave less
+-- than its share. The sum of all grants stays within the limit. A lost session settles nothing and gets no row; this one is not declared
+-- lost before the commit. Grants of lost sessions, which workers of an earlier release write, do not count. Index: type_grants_pkey.
 WITH session AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE
 ), wish AS (
@@ -43,11 +43,11 @@ WITH session AS MATERIALIZED (
 SELECT name, granted, short FROM settled;
 
 -- name: tell_shares
--- Have every worker settle its grants with the commit: one began or ceased to share. No table.
+-- Make every worker settle its grants after the commit: one began or ceased to share. No table.
 SELECT pg_notify('tickwright_types', '');
 
 -- name: lock_rate
--- The first instant of a rate-limited type that nobody has taken, locked; in seconds from now. Index: type_rates_pkey.
+-- The first free start of a rate-limited type, locked, and the clock, in seconds since 1970. Index: type_rates_pkey.
 SELECT date_part('epoch', next_free_at) AS next_free_s, date_part('epoch', clock_timestamp()) AS now_s
   FROM tickwright.type_rates WHERE task_type = $1 FOR UPDATE;
 
@@ -56,5 +56,5 @@ SELECT date_part('epoch', next_free_at) AS next_free_s, date_part('epoch', clock
 INSERT INTO tickwright.type_rates (task_type, next_free_at) VALUES ($1, clock_timestamp()) ON CONFLICT DO NOTHING;
 
 -- name: take_rate
--- Give away the instants up to the given one. Index: type_rates_pkey.
+-- Take the starts up to the given instant. Index: type_rates_pkey.
 UPDATE tickwright.type_rates SET next_free_at = to_timestamp($2::float8) WHERE task_type = $1;

@@ -1,5 +1,5 @@
 -- name: ensure_day
--- Make the history table of a day, $1 days from today. An insert into a missing table would fail.
+-- Create the history table of a day, $1 days from today. An insert into a missing table would fail.
 SELECT tickwright.ensure_history(clock_timestamp() + make_interval(days => $1));
 
 -- name: old_days
@@ -11,12 +11,13 @@ SELECT c.relname
  ORDER BY c.relname;
 
 -- name: bound_lock
--- Give way to traffic: a lock that is not free within $1 is tried again in the next round.
+-- Bound the wait for a lock to $1, so that retention never blocks traffic; the next round tries again.
 SELECT set_config('lock_timeout', $1, true);
 
 -- name: is_day_in_use
--- Whether a job in a history table finished less than $1 ago: a worker whose clock was late, or of a release before this one, wrote it there. {name} comes
--- from old_days. No scan of the day: the jobs with the highest ids (the primary key) and the last thousand pages, where new rows are.
+-- Whether a job in a history table finished less than $1 ago: a worker with a late clock, or of an earlier release, wrote it there. {name}
+-- comes from old_days. It does not scan the day: it reads the jobs with the highest ids (the primary key) and the last thousand pages,
+-- where new rows are.
 SELECT EXISTS (SELECT FROM (SELECT completed_at FROM ONLY tickwright.{name} ORDER BY id DESC LIMIT 1000) AS highest
                 WHERE completed_at > clock_timestamp() - $1::interval)
     OR EXISTS (SELECT FROM ONLY tickwright.{name}
@@ -24,7 +25,7 @@ SELECT EXISTS (SELECT FROM (SELECT completed_at FROM ONLY tickwright.{name} ORDE
                   AND completed_at > clock_timestamp() - $1::interval);
 
 -- name: lock_day
--- Lock a history table against readers and writers: what is checked behind this is what is dropped.
+-- Lock a history table against readers and writers: nothing changes between the last check and the drop.
 LOCK TABLE tickwright.{name} IN ACCESS EXCLUSIVE MODE;
 
 -- name: drop_day
@@ -39,8 +40,8 @@ DELETE FROM tickwright.scheduled_tasks_dead
                            FOR UPDATE SKIP LOCKED));
 
 -- name: delete_keys
--- Forget at most $2 idempotency keys whose job ended longer than $1 ago: their age counts from the end of the job, except that an end within an hour of the
--- last age leaves it. Index: job_keys_age, then scheduled_tasks_pkey.
+-- Delete at most $2 idempotency keys whose job ended longer than $1 ago. Their age counts from the end of the job; an end within an hour of
+-- the last age does not change it. Index: job_keys_age, then scheduled_tasks_pkey.
 DELETE FROM tickwright.job_keys
  WHERE key = ANY (ARRAY (SELECT k.key FROM tickwright.job_keys k
                           WHERE k.created_at < clock_timestamp() - $1::interval - interval '1 hour'
@@ -49,9 +50,9 @@ DELETE FROM tickwright.job_keys
    AND created_at < clock_timestamp() - $1::interval - interval '1 hour';
 
 -- name: return_stuck
--- Jobs that a worker of a user set to processing, without a lease, and has not touched for $1: back to pending, the attempt counted; failed when it was
--- the last. So are jobs of lost sessions whose rows were locked when these were reclaimed; their claims have counted the attempt, unless it is a last
--- one that did not begin. $2 at most. Index: scheduled_tasks_due, the due range of each lane.
+-- Release jobs that a user's program set to processing, without a lease, and has not touched for $1: back to pending, with the attempt
+-- counted, or failed when it was the last. Also jobs of lost sessions whose rows were locked at the reclaim; their claims have counted the attempt,
+-- unless it is a last one that did not begin. At most $2. Index: scheduled_tasks_due, the due part of each claim range.
 WITH RECURSIVE {lane}, {claimable}, stuck AS MATERIALIZED (
   SELECT s.id, s.counted
     FROM claimable AS lane CROSS JOIN LATERAL (

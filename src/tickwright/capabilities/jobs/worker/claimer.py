@@ -1,9 +1,9 @@
-"""Claims due jobs, and decides how many, and when to claim again.
+"""Claims due jobs; decides how many, and when to claim again.
 
 A claim reaches a fifth of a second ahead, so that each job starts at its instant without polling. Each claim also
-returns the next due instant behind that reach. The worker sleeps until that instant comes into reach, for a second at
-most; an insert that is due earlier wakes it. While claims find jobs, the next one follows at once, as far as slots and
-limits allow.
+returns the next due instant behind that horizon. The worker sleeps until that instant comes into reach, at most one
+second; an insert that is due earlier wakes it. While claims find jobs, the next one follows at once, as far as slots
+and limits allow.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ ROOM_S = 0.05
 FULL_S = 1.0
 """A worker whose slots are full for longer has no share of limited types until one is free."""
 SHARE_S = 0.2
-"""A claim waits this long for a share; a lock that delays it longer holds up no other type."""
+"""How long a claim waits for a share. After that, a blocked lock delays no other type."""
 BATCH_MAX = 2000
 PREFETCH_S = 0.2
 PREFETCH_MAX = 8000
@@ -55,13 +55,13 @@ UNAVAILABLE_S = 0.5
 CLAIM_UNAVAILABLE = (
     *UNAVAILABLE,
     asyncpg.ProgramLimitExceededError,
-)  # 54: a row from before 0022 that is too long as text
+)  # 54: a row from before 0022 whose payload is too long as text
 
 _log = structlog.get_logger("tickwright.jobs")
 
 
 class ClaimReceiver(Protocol):
-    """The part of the worker that a claimer calls; see ``JobWorker``."""
+    """The methods of the worker that a claimer calls; see ``JobWorker``."""
 
     def types(self) -> Mapping[str, TypeState]: ...  # noqa: D102  as there
 
@@ -74,7 +74,7 @@ class ClaimReceiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PendingClaim:
-    """A claim that is under way; ``follows``: it continues where others ended, not from the head."""
+    """A running claim; ``follows``: it continues where others ended, not from the head."""
 
     plan: ClaimPlan
     scope: ClaimScope
@@ -83,7 +83,7 @@ class PendingClaim:
 
 
 class Claimer:
-    """The claiming loop of one worker."""
+    """The claim loop of one worker."""
 
     def __init__(  # noqa: PLR0917  built in one place, by its worker
         self,
@@ -125,12 +125,12 @@ class Claimer:
         self._wakeup.woken.set()
 
     def stop(self) -> None:
-        """Claim nothing more."""
+        """Start no more claims."""
         self._stopping = True
         self.wake()
 
     async def wait_stopped(self) -> None:
-        """Return when no claim is under way any more."""
+        """Return when no claim is running."""
         if self._started:
             await self._over.wait()
 
@@ -144,7 +144,7 @@ class Claimer:
             await self._finish_claims()
             await self._wakeup.disarm()
         except BaseException:
-            self._gate.unsure = True  # a claim may have been answered, and its jobs are not taken over
+            self._gate.unsure = True  # a claim may have taken jobs that the worker does not know
             raise
         finally:
             if self._sharing is not None:
@@ -160,7 +160,7 @@ class Claimer:
             await asyncio.sleep(UNAVAILABLE_S)
 
     async def _finish_claims(self) -> None:
-        """Take over the jobs of claims that are under way, so that they can be released."""
+        """Take the jobs of running claims over, so that they can be released."""
         if self._pending is not None:
             with suppress(*CLAIM_UNAVAILABLE):
                 self._accept(await self._pending.answer)
@@ -169,7 +169,7 @@ class Claimer:
             await asyncio.wait([self._sweep])
 
     def claims_nothing(self) -> bool:
-        """Whether it has stopped or waits to be started again, or its slots are full for longer than a moment."""
+        """Whether it has stopped, or waits for a restart, or its slots are full for ``FULL_S``."""
         self._note_room(self._budget())
         if self._stopping or (self._started and self._over.is_set()):
             return True
@@ -182,7 +182,7 @@ class Claimer:
             self._full_since_s = monotonic()
 
     async def _share_again(self) -> None:
-        """Settle grants before a claim, where there is room and the last heartbeat left no share or too little."""
+        """Settle grants before a claim, where there is room and the last heartbeat left no share or too small a one."""
         budget = self._budget()
         self._note_room(budget)
         if (
@@ -199,14 +199,14 @@ class Claimer:
             sharing.result()
 
     def arrived(self) -> Sequence[ClaimedRow]:
-        """Return the jobs of a claim that are not taken over yet."""
+        """Return the jobs of a finished claim that are not taken over yet."""
         answer = None if self._pending is None else self._pending.answer
         if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
             return []
         return answer.result().rows
 
     def asked(self) -> Counter[str]:
-        """Return how many jobs claims under way may still return, by type."""
+        """Return how many jobs running claims may still return, by type."""
         plans = [self._paced] if self._paced is not None else []
         if self._pending is not None:
             plans.append(self._pending.plan)
@@ -228,7 +228,7 @@ class Claimer:
             self._pending = self._start_claim(arriving=claimed)
         self._accept(claimed)
         await self._claim_paced(self._budget())
-        if full or pending.follows:  # the last claim of a drain did not start from the head: one more does
+        if full or pending.follows:  # the last claim of a drain did not start from the head: one more must
             return
         await self._sleep_or_wait(claimed.now_s, self._frontier.next_due_s)
 
@@ -263,8 +263,6 @@ class Claimer:
         await self._claim_paced(self._budget())
         await self._sleep_or_wait(0.0, None)
 
-    # ------------------------------------------------------------------ how much
-
     def _prefetch_by_type(self) -> Counter[str]:
         """Return how many jobs of each type may be held beyond its slots: as many as end in a fifth of a second."""
         now = monotonic()
@@ -288,7 +286,7 @@ class Claimer:
         return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.blocked) - coming
 
     def _weigh(self) -> Counter[str]:
-        """Return the bytes of the held payloads by type; those of ended jobs count while the sum is low."""
+        """Return the bytes of the held payloads by type; those of ended jobs are still counted while the sum is low."""
         if self._bytes.total() > HELD_BYTES_MAX // 2:
             self._bytes = lengths_of([job.row for job in self._runner.held()])
         return self._bytes
@@ -310,7 +308,7 @@ class Claimer:
     def _slot_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
         """Return how many jobs of each type may be claimed: its share of the slots, and what may be held beyond it.
 
-        Jobs that are held ahead take no slot of another type: they end within a fifth of a second.
+        Jobs beyond the share take no slot of another type, because jobs of their type end within a fifth of a second.
         """
         coming, ahead = Counter(coming), self._prefetch_by_type()
         if self._sweep_plan is not None:
@@ -322,10 +320,10 @@ class Claimer:
         return {name: allot(free, used[name], all_free=free) + max(0, ahead[name] - held[name]) for name in held}
 
     def _thread_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
-        """Return how many jobs of each synchronous type may be claimed: it shares threads as it shares slots.
+        """Return how many jobs of each synchronous type may be claimed, by its share of the threads.
 
-        Beside those, it may have as many as its threads end in a fifth of a second. Types with more due jobs get even
-        parts of the free threads, the others one at least, so that a claim finds their jobs, too.
+        Beside that share, a type may have as many as its threads end in a fifth of a second. Types with more due jobs
+        get even parts of the free threads. Each other type gets at least one, so that a claim finds its jobs, too.
         """
         coming, kinds = Counter(coming) + self.asked(), self._takes.types().items()
         held = {name: state.places + coming[name] for name, state in kinds if not state.is_async}
@@ -340,20 +338,20 @@ class Claimer:
         rows = {}
         for name, share in shares.items():
             rows[name] = min(share, part if name in parts else 1) + max(0, ahead[name] - held[name])
-            if rows[name] < ahead[name] // 2:  # few at a time would cost a claim each
+            if rows[name] < ahead[name] // 2:  # a claim for a few jobs costs too much
                 rows[name], self._crowded = 0, True
             elif not rows[name]:
                 self._runner.tell_when_thread_free()
         return rows
 
     def _byte_room(self, arriving: Mapping[str, int] | None = None) -> Callable[[str], int]:
-        """Return how many bytes of payloads a type may still have: it shares bytes as it shares slots."""
+        """Return a function for the bytes of payloads that a type may still have; bytes are shared like slots."""
         held = self._weigh() + Counter(arriving)
         left = max(0, HELD_BYTES_MAX - held.total())
         return lambda name: allot(left, held[name], all_free=left)
 
     async def _wait_for_room(self, at_most_s: float) -> None:
-        """Wait until half of the queue has started, or a little longer than a slot is likely to take."""
+        """Wait until half of the queue has started, at most ``at_most_s``."""
         self._changed.clear()
         self._runner.tell_when_below(self._prefetch() // 2)
         self.ticked_s = monotonic()
@@ -362,8 +360,6 @@ class Claimer:
                 await self._changed.wait()
         except TimeoutError:
             return
-
-    # ------------------------------------------------------------------ claiming
 
     def _request(
         self,
@@ -429,8 +425,6 @@ class Claimer:
         state = self._takes.types().get(name)
         return state is None or state.granted is not None or not state.is_async
 
-    # ------------------------------------------------------------------ rate limits
-
     async def _claim_paced(self, budget: int) -> None:
         now = monotonic()
         for name, state in self._takes.types().items():
@@ -455,8 +449,6 @@ class Claimer:
             finally:
                 self._paced = None
 
-    # ------------------------------------------------------------------ sleeping
-
     async def _sleep_until(self, now_s: float, next_due_s: float | None) -> None:
         wait_s = POLL_S
         if next_due_s is not None:
@@ -474,15 +466,15 @@ ARMED_FROM_S = 0.02
 
 
 class IdleSleep:
-    """How a claimer sleeps: as long as no job can be due, and never past a wake-up.
+    """The sleep of a claimer: until a job can be due, and never past a wake-up notification.
 
     ::
 
         busy ──no more jobs──▶ arm the wake-up ──claim once more──▶ asleep ──time is up──▶ busy
-                                 │ an insert is under way             └──wake-up──▶ awake ──30 ms without jobs──▶ busy
+                                 │ an insert is running               └──wake-up──▶ awake ──30 ms without jobs──▶ busy
                                  └──▶ awake for a moment, try again, less and less often
 
-    Awake, it claims every few milliseconds, and inserts need not notify.
+    While awake, it claims every few milliseconds, and inserts need not notify.
     """
 
     def __init__(self, wakeup: ArmedWakeup) -> None:
@@ -492,7 +484,7 @@ class IdleSleep:
         self.arm_failures = 0
 
     def found_work(self) -> None:
-        """Stay awake for longer, when awake: inserts come in bursts."""
+        """Prolong the time awake, if awake: inserts come in bursts."""
         if monotonic() < self._awake_until_s:
             self._awake_until_s = monotonic() + AWAKE_FOR_S
 
@@ -510,21 +502,21 @@ class IdleSleep:
             await self._wakeup.disarm()
 
     async def _armed(self) -> bool:
-        """Make sure that an insert wakes this loop; False when one more claim is due before it sleeps."""
+        """Ensure that an insert wakes this loop; return ``False`` when one more claim is due before it sleeps."""
         if self._wakeup.armed or monotonic() < self._watched_until_s or not self._wakeup.works:
             return True
         self._wakeup.woken.clear()
         if await self._wakeup.arm() != "refused":
             self.arm_failures = 0
-            if not self._wakeup.armed:  # another worker has the lock, so inserts notify all: rely on that for a while
+            if not self._wakeup.armed:  # another worker has the lock, so that inserts notify all workers
                 self._watched_until_s = monotonic() + WATCHED_S
             return False
-        self.arm_failures += 1  # an insert is under way, or its transaction stays open
+        self.arm_failures += 1  # an insert is running, or its transaction stays open
         await self._nap(min(AWAKE_GAP_MAX_S, AWAKE_GAP_S * 2 ** min(self.arm_failures, 10)))
         return False
 
     async def _nap(self, seconds: float) -> bool:
-        """Wait, or until something wakes the loop; return whether something did."""
+        """Wait for a wake-up, at most for ``seconds``; return whether there was one."""
         try:
             async with asyncio.timeout(seconds):
                 await self._wakeup.woken.wait()
@@ -548,8 +540,8 @@ def worker_wakeup(
 
     Args:
         url: A direct URL; ``None`` polls once a second.
-        cancelled: Called with the id of a job that may be cancelled. Every user of the database may notify, so read
-            its row.
+        cancelled: Called with the id of a job that may be cancelled. Every user of the database may notify, so read its
+            row.
         types_changed: Called when task types changed.
     """
 

@@ -31,13 +31,13 @@ _COUNTS_ITSELF = frozenset({"retry", "release", "release_with_error", "snooze"})
 LEASE_EXPIRED = "lease_expired: the worker was lost while it ran this job"
 
 DAY_S = 86_400
-"""A day of the database in UTC begins at each multiple, as ``tickwright.history_table`` has it."""
+"""A day of the database in UTC begins at each multiple, as in ``tickwright.history_table``."""
 
 TAKES_LONG_S = 900.0
 
 LONG_MAX = 64
 LONG_BYTES = 2 * 1024 * 1024
-"""Payloads of one claim that may be long, and what each may have as text; others have 64 KB."""
+"""How many payloads of one claim may be long, and the bytes of each as text; other payloads have 64 KB."""
 
 _log = structlog.get_logger("tickwright.jobs")
 
@@ -47,19 +47,19 @@ _type_of, _payload_of = attrgetter("task_type"), attrgetter("payload")
 
 @dataclass(frozen=True)
 class ClaimedJobs:
-    """What one claim returns.
+    """The result of one claim.
 
     Attributes:
-        rows: In no order.
+        rows: The claimed jobs, unordered.
         now_s: The database's clock at the end of the statement.
         next_due_s: The first due instant behind the horizon, in the ranges of the claim.
-        looked_s: The database's clock when the snapshot was taken: rows inserted later are not in it.
+        looked_s: The database's clock at the snapshot: rows that are inserted later are not in it.
         new_ranges: Priorities in use that the worker did not know.
-        fire_s: The starts that rate-limited jobs got, by id.
-        rate_per_s: The rate of the type that these starts were taken at.
+        fire_s: The starts of rate-limited jobs, by id.
+        rate_per_s: The rate of the type at which these starts were taken.
         was_cut: More was due than one claim may return, by its bytes.
-        empty_ranges: Those of the checked ones that have no job of any status.
-        received_s: When the answer arrived (monotonic): the commit that follows is not part of its way.
+        empty_ranges: Those of the checked ranges that have no job of any status.
+        received_s: When the result arrived (monotonic), before the commit.
     """
 
     rows: list[ClaimedRow]
@@ -75,28 +75,26 @@ class ClaimedJobs:
 
     @cached_property
     def counts(self) -> Counter[str]:
-        """How many rows each task type has."""
+        """How many rows of each task type there are."""
         return Counter(map(_type_of, self.rows))
 
     @cached_property
     def lengths(self) -> Counter[str]:
-        """How long the payloads of each task type are."""
+        """The total length of the payloads of each task type."""
         return lengths_of(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """One claim.
+    """The parameters of one claim.
 
     Attributes:
-        token: Of the session that claims.
-        plan: How many rows of which types.
-        ranges: What it reads, for the types of the plan.
+        ranges: The ranges to read, for the types of the plan.
         horizon: How far ahead a row may be due.
         bounded: Use the frontiers of the ranges.
-        whole: Types whose ranges are all there: discover priorities in use between them; all types by default.
-        number: Of the claim; the session may refuse it.
-        long_max: How many payloads it may return of those that may be long.
+        whole: Types with all known ranges in ``ranges``: discover priorities between them. ``None``: all types.
+        number: The session may refuse claims by their numbers.
+        long_max: How many payloads that may be long it may return.
         checked: Ranges that may have no job any more.
     """
 
@@ -112,7 +110,7 @@ class ClaimRequest:
 
 
 class ClaimStore:
-    """The statements of one worker. Those that write history are made for the table of the database's day."""
+    """The statements of one worker. Those that write history use the table of the database's day."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -120,9 +118,9 @@ class ClaimStore:
         self._sql: dict[str, str] = {}
 
     async def claim(self, request: ClaimRequest, connection: Connection | None = None) -> ClaimedJobs:
-        """Claim by ``request``, alone or inside the caller's transaction."""
+        """Claim, alone or inside the caller's transaction."""
         records = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
-        summary = records.pop()  # in the columns of jobs, by the promise of the query
+        summary = records.pop()  # by the contract of the query, in the columns of jobs
         hear_database(now_s := summary["execute_s"])
         found: list[ClaimRange] = []
         empty: list[ClaimRange] = []
@@ -143,14 +141,14 @@ class ClaimStore:
         """Run one result statement; return how many of the jobs ``token`` still held."""
         try:
             return await self._write(self._pool, name, token, ids, *columns)
-        except asyncpg.UndefinedTableError:  # the day's history table was dropped by retention: a new day
+        except asyncpg.UndefinedTableError:  # retention has dropped the table of the former day
             self._forget_day()
             return await self._write(self._pool, name, token, ids, *columns)
 
     async def write_free(
         self, name: str, token: int, ids: list[int], *columns: list[Any]
     ) -> tuple[int, AbstractSet[int]]:
-        """Do the same without waiting for rows that other sessions have locked; return their ids, too."""
+        """Write like :meth:`write`, but skip rows that other sessions have locked; return their ids, too."""
         try:
             return await self._write_free(name, token, ids, *columns)
         except asyncpg.UndefinedTableError:
@@ -183,23 +181,23 @@ class ClaimStore:
         return row["returned"], row["ended"]
 
     async def reclaim_for_others(self, connection: Connection, tokens: Sequence[int]) -> None:
-        """Do the same in a process that runs no jobs itself."""
+        """Release the jobs of lost sessions in a process that runs no jobs itself."""
         returned, ended = await self.reclaim(connection, tokens)
         if returned or ended:
             _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
 
     async def begin_last(self, token: int, ids: Sequence[int], fences: Sequence[int]) -> dict[int, bool]:
-        """Write that last attempts begin; return the ids that are still held, with False where the row is locked."""
+        """Write that last attempts begin; return the held ids, with ``False`` where the row is locked."""
         rows = await self._pool.fetch(_CLAIMS["begin_last"], token, list(ids), list(fences))
         return {row["id"]: row["begins"] for row in rows}
 
     async def strays(
         self, connection: Connection, token: int, known: Sequence[tuple[int, int]]
     ) -> tuple[int, Sequence[tuple[int, int]]]:
-        """Release what ``token`` owns beside the ``(id, fence)`` that are known; 0 is any fence.
+        """Release the jobs of ``token`` except ``known``, given as ``(id, fence)``; fence 0 matches any fence.
 
         Returns:
-            How many were released, and the ``(id, fence)`` of those whose rows are locked by other sessions.
+            How many were released, and the ``(id, fence)`` of those whose rows other sessions have locked.
         """
         history = await connection.fetchval(_HISTORY)
         sql = _CLAIMS["strays"].format(history=history, **_FRAGMENTS)
@@ -209,15 +207,15 @@ class ClaimStore:
         return row["released"], list(zip(row["locked_ids"], row["locked_fences"], strict=True))
 
     async def check_held(self, connection: Connection, token: int, ids: Sequence[int]) -> list[tuple[int, bool]]:
-        """Return ``(id, lost)`` of the held jobs that have to stop."""
+        """Return ``(id, lost)`` of the held jobs that must stop."""
         return [(row[0], row[1]) for row in await connection.fetch(_CLAIMS["check_held"], token, list(ids))]
 
     async def report_progress(self, token: int, job_id: int, fence: int, progress: str) -> bool:
-        """Write a job's progress; False when it is no longer ours."""
+        """Write a job's progress; return ``False`` when the session no longer holds the job."""
         return _affected(await self._pool.execute(_RESULTS["report_progress"], token, job_id, progress, fence)) == 1
 
     async def new_day(self) -> None:
-        """Make sure that today's history table is there, and use it from now on."""
+        """Ensure that today's history table exists, and use it from now on."""
         row = await self._pool.fetchrow(_HISTORY_AND_DAY)
         self._history, self._day = row["history"], row["day"]
         self._sql.clear()
@@ -235,7 +233,7 @@ class ClaimStore:
 
 
 def lengths_of(rows: Sequence[ClaimedRow]) -> Counter[str]:
-    """Return how long the payloads are, by task type."""
+    """Return the total length of the payloads by task type."""
     if len(names := set(map(_type_of, rows))) == 1:
         return Counter({names.pop(): sum(map(len, map(_payload_of, rows)))})
     found: Counter[str] = Counter()
@@ -245,7 +243,7 @@ def lengths_of(rows: Sequence[ClaimedRow]) -> Counter[str]:
 
 
 def claim_order(row: ClaimedRow) -> tuple[int, float]:
-    """Return what claimed jobs are sorted by: priority, then due time."""
+    """Return the sort key of claimed jobs: priority, then due time."""
     return -row.priority, row.due_s
 
 
@@ -275,7 +273,7 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
 
 
 def _gaps(ranges: Sequence[ClaimRange]) -> list[tuple[str, int, int]]:
-    """Return the gaps between known priorities; ``ranges`` go from high to low."""
+    """Return the gaps between known priorities; ``ranges`` are in descending order of priority."""
     known: dict[str, list[int]] = {}
     for one in ranges:
         known.setdefault(one.task_type, [_PRIORITY_MAX]).append(one.priority)

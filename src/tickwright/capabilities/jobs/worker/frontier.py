@@ -1,18 +1,18 @@
-"""Which ranges of the index a claim reads, and from where.
+"""Which claim ranges a claim reads, and from where.
 
 A claim range is a task type and a priority. While claims follow each other, each starts where the last one ended
-(``ClaimRange.frontier_s``), so that rows which are claimed or deleted but still in the index are not read again. Jobs
-that are inserted behind the frontier are found by a claim without the bound, a *sweep*, beside the others.
+(``ClaimRange.frontier_s``), so that rows which are claimed or deleted but still in the index are not read again. A
+*sweep*, a claim without that bound beside the others, finds jobs that are inserted behind the frontier.
 
-Normally only drains need frontiers. An old snapshot of an open transaction keeps every dead row at the head of the
-index: claims without a bound become slow (*drag*). Then the frontier is used all the time, a little behind now, with
-sweeps that take at most a twentieth of the time. So does the discovery of new priorities: between the known ones a
-claim passes over every row that is not visible, without a bound.
+Normally only drains need frontiers. But while an old transaction is open, its snapshot keeps every dead row at the head
+of the index, and claims without a bound become slow (*drag*). Then all claims use the frontier, a little behind now,
+and sweeps take at most a twentieth of the time. So does the discovery of priorities: between the known ones, a claim
+passes over every row that is not visible, without a bound.
 
 Each range costs each claim two probes of the index. So a priority without jobs is forgotten: claims from the head check
-a few of them in turns, and discovery finds one that gets jobs again. Where very many have jobs, claims that follow each
-other read all ranges of a few task types in turns, a *round*; of the other types the default priority and the ranges
-that had jobs last.
+a few ranges at a time, and discovery finds a priority that gets jobs again. With very many ranges, claims that follow
+each other read all ranges of a few task types at a time, a *round*. Of the other types they read the default priority
+and the ranges that had jobs last.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ DRAG_CLAIMS = 3
 DRAG_FOR_S = 10.0
 LOOKBACK_S = 2.0
 RANGE_S = 0.0001
-"""A claim may take this much longer for each one, before it is a slow one."""
+"""Each range may add this much to the time of a claim before the claim counts as slow."""
 CHECKED_MAX = 256
 CHECK_GAP_S = 1.0
 RANGES_MAX = 512
@@ -46,7 +46,7 @@ _log = structlog.get_logger("tickwright.jobs")
 
 @dataclass(frozen=True, slots=True)
 class ClaimScope:
-    """What one claim reads; of the types in ``whole`` all known ranges, and it discovers priorities between them."""
+    """The ranges of one claim; those of the types in ``whole`` are complete, and the claim discovers priorities."""
 
     ranges: Sequence[ClaimRange]
     whole: AbstractSet[str]
@@ -77,15 +77,15 @@ class ClaimFrontier:
 
     @property
     def dragging(self) -> bool:
-        """Whether somebody's old snapshot makes unbounded claims slow."""
+        """Whether an old snapshot makes unbounded claims slow."""
         return monotonic() < self._drag_until_s
 
     def follows(self, plan: ClaimPlan) -> bool:
-        """Whether a claim goes on where others ended: some of its types had more to give."""
+        """Whether a claim continues where others ended: some of its types had more due jobs."""
         return not self.hot.isdisjoint(plan.types)
 
     def scope(self, names: Iterable[str]) -> ClaimScope:
-        """Return where the next claim for some task types looks: everywhere, or where its turn in the round is."""
+        """Return the ranges of the next claim for some task types: all, or the next part of the round."""
         scope = self.whole_scope(names)
         if not self._round:
             self.next_due_s = None
@@ -114,33 +114,33 @@ class ClaimFrontier:
         return ClaimScope([one for one in self._ranges.values() if one.task_type in wanted], wanted)
 
     def next_to_check(self, ranges: Sequence[ClaimRange]) -> list[ClaimRange]:
-        """Return the next few of ``ranges`` to ask for, or none so soon; those of the default priority stay.
+        """Return the next few of ``ranges`` to check, at most every ``CHECK_GAP_S``; never the default priority.
 
-        No other claim may be under way that was told of them: what it brings has its place by one.
+        Call it only while no other claim uses these ranges, because such a claim needs them for its result.
         """
         now = monotonic()
         if now < self._check_from_s:
             return []
         self._check_from_s = now + CHECK_GAP_S
         checked = list(islice((one for one in ranges if one.priority), CHECKED_MAX))
-        for one in checked:  # to the end of the order
+        for one in checked:  # move each to the end of the order
             key = one.task_type, one.priority
             self._ranges[key] = self._ranges.pop(key, one)
         return checked
 
     def learn(self, found: Iterable[ClaimRange]) -> None:
-        """Remember ranges that a claim found."""
+        """Add ranges that a claim found."""
         for one in found:
             self._ranges.setdefault((one.task_type, one.priority), one)
 
     def forget(self, empty: Iterable[ClaimRange]) -> None:
-        """Forget ranges that have no jobs, by the claim that checked them and was the last to return."""
+        """Forget ranges without jobs; the claim that checked them must be the last one to return."""
         for one in empty:
             self._ranges.pop((one.task_type, one.priority), None)
             self._productive.pop((one.task_type, one.priority), None)
 
     def note(self, plan: ClaimPlan, scope: ClaimScope, claimed: ClaimedJobs) -> bool:
-        """Remember which types have more due jobs; True when the next claim should follow at once."""
+        """Remember which types have more due jobs; return whether the next claim should follow at once."""
         self.forget(claimed.empty_ranges)
         self.learn(claimed.new_ranges)
         if claimed.next_due_s is not None:
@@ -153,7 +153,7 @@ class ClaimFrontier:
         latest = _latest(claimed.rows)
         self.learn(
             ClaimRange(*key) for key in latest
-        )  # another claim may have forgotten it, of a type that has a rate since then
+        )  # a type that has a rate since then: another claim may have forgotten its range
         self._keep_productive(latest)
         if more:
             self._advance(latest, heated)
@@ -169,7 +169,7 @@ class ClaimFrontier:
             del self._productive[key]
 
     def _advance(self, latest: Mapping[tuple[str, int], float], heated: AbstractSet[str]) -> None:
-        """Set the frontiers; a type that just turned hot has none where the claim did not reach."""
+        """Set the frontiers; a type that has just become hot has none in ranges that the claim did not reach."""
         if not self.dragging:
             for one in self._ranges.values():
                 if one.task_type in heated:
@@ -179,31 +179,29 @@ class ClaimFrontier:
                 self._ranges[key].frontier_s = due_s
 
     def _settle(self, scope: ClaimScope, looked_s: float) -> None:
-        """Types without more due jobs start from the head again; while sweeps run, from a little behind the last claim.
+        """Reset the frontiers of types without more due jobs; while sweeps run, to a little before the last claim.
 
-        Beside a drain of another type they would walk their dead rows with each of its claims.
+        Without a frontier, each claim of another type's drain would read their dead rows.
         """
         frontier_s = looked_s - LOOKBACK_S if self.hot or self.dragging else 0.0
         for one in scope.ranges:
             if one.task_type not in self.hot:
                 one.frontier_s = frontier_s
 
-    # ------------------------------------------------------------------ sweeps and drag
-
     def may_discover(self) -> bool:
-        """Whether a claim may discover priorities: always, but in a drag."""
+        """Whether a claim may discover priorities; in a drag, discovery has a share of the time only."""
         share_s = max(SWEEP_S, SWEEP_SHARE * self._discovery_took_s)
         return not self.dragging or monotonic() - self._discovered_s > share_s
 
     def discovered(self, took_s: float) -> None:
-        """Note how long a claim took that discovered."""
+        """Note how long a claim with discovery took."""
         self._discovered_s, self._discovery_took_s = monotonic(), took_s
 
     def sweep_due(self, plan: ClaimPlan) -> frozenset[str]:
-        """Return the types of a sweep beside a bounded claim, when it is time for one.
+        """Return the types of a sweep beside a bounded claim, or none when it is not time for one.
 
-        Limited types are left out: two claims at once could exceed their limit. They are looked at without
-        the bound by the next ordinary claim instead.
+        Limited types are left out, because two parallel claims could exceed their limit. The next ordinary claim reads
+        them without the bound instead.
         """
         if monotonic() - self._swept_s <= max(SWEEP_S, SWEEP_SHARE * self._sweep_took_s):
             return frozenset()
@@ -214,13 +212,13 @@ class ClaimFrontier:
         return frozenset(name for name in plan.types if not self._limited(name))
 
     def swept(self, took_s: float) -> None:
-        """Note how long a sweep took; while sweeps are slow the drag goes on."""
+        """Note how long a sweep took; slow sweeps prolong the drag."""
         self._swept_s, self._sweep_took_s = monotonic(), took_s
         if took_s > DRAG_CLAIM_S and self.dragging:
             self._drag_until_s = self._swept_s + max(DRAG_FOR_S, 2 * SWEEP_SHARE * took_s)
 
     def watch(self, *, took_s: float, rows: int, ranges: int) -> None:
-        """Judge an unbounded claim by its time, its rows and its ranges: several slow ones in a row mean drag."""
+        """Judge an unbounded claim by its time, rows and ranges: several slow ones in a row mean drag."""
         slow = took_s > DRAG_CLAIM_S + ranges * RANGE_S and took_s > rows * DRAG_CLAIM_S / 500
         self._slow_claims = self._slow_claims + 1 if slow else 0
         if self._slow_claims >= DRAG_CLAIMS:

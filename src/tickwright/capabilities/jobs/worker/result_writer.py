@@ -1,16 +1,16 @@
-"""What attempts end as, and how that is written: many results at once, each fenced by the session's token.
+"""Attempt outcomes and their writing: many results in one statement, each fenced by the session's token.
 
-Three steps. ``outcome_of_result`` and ``outcome_of_raised`` make an outcome of what a handler returns or raises.
-:class:`OutcomeRecorder` decides what follows from it: done, retried after a wait, failed, cancelled, released.
+There are three steps. ``outcome_of_result`` and ``outcome_of_raised`` turn what a handler returns or raises into an
+outcome. :class:`OutcomeRecorder` decides what follows: completed, retried after a wait, failed, cancelled, released.
 :class:`ResultWriter` collects these results and writes them.
 
 The first result after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``. So a crash
 loses the record of at most that much work, which runs again. While the database is unavailable, results wait until the
-lease is lost; then other workers own these jobs, and the results are dropped and counted.
+lease is lost. Then other workers own these jobs, and the results are dropped and counted.
 
 A program may lock rows of running jobs in a transaction of its own, for any time. A write that meets such a row waits
-for it, with all other results in it. After such a wait, writes pass locked rows over for a minute, at the cost of one
-more statement each. The results of locked rows are tried again every second and delay no other result.
+for it, with all other results in it. After such a wait, writes skip locked rows for a minute, at the cost of one more
+statement each. The results of locked rows are tried again every second and delay no other result.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ RELEASING = frozenset({"retry", "snooze"})
 """Results after which the job is pending again, and may be due before the next claim."""
 
 FENCED = RELEASING | {"release", "release_with_error"}
-"""Results whose first column is the job's fence: written twice, they must not reach a later attempt."""
+"""Results whose first column is the job's fence: a second write must not change a later attempt."""
 
 INTERRUPTED = "interrupted: its worker stopped before it ended"
 ERROR_REFUSED = "result_refused: the database refuses the error's text"
@@ -70,7 +70,7 @@ _log = structlog.get_logger("tickwright.jobs")
 
 
 def outcome_of_raised(job: Job, error: BaseException) -> AttemptOutcome:
-    """Return the outcome of an attempt whose handler raised ``error``; code of its class may raise anything."""
+    """Return the outcome of an attempt whose handler raised ``error``; methods of its class may raise anything."""
     try:
         outcome = outcome_of_error(error)
         is_known = isinstance(error, Exception)
@@ -125,10 +125,9 @@ class OutcomeRecorder:
     """Decides what follows from each outcome, and queues the result.
 
     Args:
-        writer: Writes the results.
         gone: Called with a job whose endpoint answered that it is gone, and why; releases it when its type waits.
         freed: Called when a slot of a limited type is free again.
-        begins: Returns whether a last attempt may begin, which counts it.
+        begins: Returns whether a last attempt may begin, and counts it.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class OutcomeRecorder:
         self._freed = freed
 
     def completed(self, job: Job) -> None:
-        """Record the common case: the attempt succeeded and returned nothing."""
+        """Record the common case: the attempt succeeded and returned ``None``."""
         self._count(job, "completed")
         self._writer.add_completed(job.id, keep=job.type_state.kind.keep_history)
 
@@ -179,7 +178,7 @@ class OutcomeRecorder:
             self._writer.add("retry", job.id, job.fence, wait.total_seconds(), outcome, text)
 
     def stopped(self, job: Job, reason: str) -> None:
-        """Record an attempt that was stopped: ``cancel``, ``shutdown``, or ``lost`` (nothing is written for it)."""
+        """Record a stopped attempt: ``cancel``, ``shutdown``, or ``lost``, for which nothing is written."""
         self._count(job, reason)
         if reason == "shutdown":
             self._writer.add("release_with_error", job.id, job.fence, INTERRUPTED)
@@ -189,10 +188,8 @@ class OutcomeRecorder:
     def unstarted(self, job: Job, reason: str) -> None:
         """Record an attempt that ends before its start; it does not count.
 
-        Args:
-            job: The attempt.
-            reason: One of ``stopped``; or ``locked``, ``timeout``, ``no_place``, ``waits`` (its type does): it is
-                released, as for ``shutdown``.
+        ``reason`` is one of ``stopped``; or ``locked``, ``timeout``, ``no_place`` or ``waits`` (its type waits), which
+        release it like ``shutdown``.
         """
         if reason == "cancel":
             self._count(job, reason)
@@ -219,7 +216,7 @@ class OutcomeRecorder:
 
 
 def _kept(text: str) -> str:
-    """Return an error's text as its row can store it; secrets are removed first, so that none is cut in half."""
+    """Return an error's text as its row can store it; secrets are removed before it is cut."""
     clean = storable(without_secrets(text))
     return clean if len(clean) <= ERROR_MESSAGE_MAX else clean[: ERROR_MESSAGE_MAX - 1] + "…"
 
@@ -244,18 +241,15 @@ class _Batch:
 
 
 class ResultWriter:
-    """Collects results and writes them.
+    """Collects results and writes them, fenced by the session's token.
 
     Args:
-        store: Of the jobs tables.
-        session: Whose token fences each write.
-        lost: Called with how many results were dropped, since their jobs are not ours any more.
+        lost: Called with the number of dropped results: the session no longer holds their jobs.
         released: Called when jobs are pending again.
-        probe: For tests of crashes.
 
     Attributes:
         kept: Ids of completed jobs without a result, of types that keep their history.
-        forgotten: Of types that do not.
+        forgotten: Ids of those of types that keep no history.
     """
 
     def __init__(
@@ -287,13 +281,13 @@ class ResultWriter:
         self._idle.set()
 
     def wake(self) -> None:
-        """Start to write what waits; cheap, called once per batch of results."""
+        """Start to write the queued results; cheap, called once per batch of results."""
         self._awake = True
         self._idle.clear()
         self._woken.set()
 
     def add_completed(self, job_id: int, *, keep: bool) -> None:
-        """Queue the common case: completed, nothing returned."""
+        """Queue the common case: completed, without a result."""
         (self.kept if keep else self.forgotten).append(job_id)
         if not self._awake:
             self.wake()
@@ -310,7 +304,7 @@ class ResultWriter:
 
     @property
     def backlog(self) -> int:
-        """How many results are not written yet; of those whose rows are locked, how many are beyond ``LOCKED_MAX``."""
+        """How many results are not written yet; results of locked rows count only beyond ``LOCKED_MAX``."""
         return self._queued + max(0, self._locked_count - LOCKED_MAX)
 
     @property
@@ -322,7 +316,7 @@ class ResultWriter:
         return sum(len(batch.ids) for batch in self._locked.values())
 
     def known(self) -> list[tuple[int, int]]:
-        """Return the jobs whose result is not known to be written, with their fences; 0 where it ends the job."""
+        """Return ``(id, fence)`` of jobs whose result may be unwritten; fence 0 where the result ends the job."""
         batches = [*self._waiting.items(), *self._locked.items(), *self._writing.values()]
         known = [(job_id, 0) for job_id in (*self.kept, *self.forgotten)]
         for kind, batch in batches:
@@ -331,7 +325,7 @@ class ResultWriter:
         return known
 
     def drop_all(self) -> None:
-        """Drop what is not written: its session is lost."""
+        """Drop the unwritten results, because the session is lost."""
         dropped = self._queued + self._locked_count
         self.kept.clear()
         self.forgotten.clear()
@@ -343,7 +337,7 @@ class ResultWriter:
     async def run(self) -> None:
         """Write until stopped."""
         self._runs = True
-        self._woken.set()  # after a crash: what came for the former run is written, too
+        self._woken.set()  # after a crash: also write what was queued for the former run
         try:
             while not self._stopping or self._queued or self._locked:
                 await self._woken.wait()
@@ -357,7 +351,7 @@ class ResultWriter:
                 await asyncio.wait(self._writing)
         finally:
             self._runs = False
-            self._idle.set()  # callers of drained write by themselves
+            self._idle.set()  # callers of drained then write by themselves
 
     def _check_idle(self) -> None:
         if not (self._writing or self._queued or self._locked):
@@ -410,7 +404,7 @@ class ResultWriter:
                 await self._refused(kind, token, batch, error)
                 return
             else:
-                if found < len(batch.ids) and not tried:  # a second try may find its first one done
+                if found < len(batch.ids) and not tried:  # a second try may find that the first one succeeded
                     self._lost(len(batch.ids) - found)
                 if kind in RELEASING:
                     self._released()
@@ -418,7 +412,7 @@ class ResultWriter:
         self._lost(len(batch.ids))
 
     async def _write_once(self, kind: str, token: int, batch: _Batch) -> int:
-        """Write once; return how many of the jobs are ours, with those whose rows are locked."""
+        """Write once; return how many of the jobs the session holds, including those whose rows are locked."""
         if monotonic() >= self._passes_locked_until_s:
             return await self._store.write(kind, token, batch.ids, *batch.columns)
         found, locked = await self._store.write_free(kind, token, batch.ids, *batch.columns)
@@ -442,7 +436,7 @@ class ResultWriter:
         if len(batch.ids) == 1:
             _log.error("jobs.result_refused", kind=kind, job=batch.ids[0], error=repr(error))
             why = ERROR_REFUSED if kind == "fail" else storable(f"result_refused: {error}")[:ERROR_MESSAGE_MAX]
-            if [why] not in batch.columns:  # refused with this text, too: not for its text
+            if [why] not in batch.columns:  # else it was refused with this text, too
                 self.add("fail", batch.ids[0], "failed", why)
             return
         half = len(batch.ids) // 2
@@ -450,7 +444,7 @@ class ResultWriter:
             await self._write(kind, token, _Batch(batch.ids[part], tuple(column[part] for column in batch.columns)))
 
     async def drained(self) -> None:
-        """Return when all that is queued is written or dropped; write it here where ``run`` has crashed."""
+        """Return when every queued result is written or dropped; write them here if ``run`` has crashed."""
         while self._queued or self._locked or self._writing:
             if not self._runs:
                 self._start_writes()
@@ -461,6 +455,6 @@ class ResultWriter:
             await self._idle.wait()
 
     def stop(self) -> None:
-        """Write what is left, then return from ``run``."""
+        """Write the remaining results, then return from ``run``."""
         self._stopping = True
         self._woken.set()

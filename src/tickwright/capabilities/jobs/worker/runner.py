@@ -1,22 +1,21 @@
 """Runs attempts: each at its instant, in a bounded pool of slots.
 
-A slot is a coroutine that takes attempts one after the other; there is no task per job. An attempt
-starts when the database's clock has certainly reached its due time, never before. A handler is
-stopped by cancelling its slot's task, which then takes the next attempt. A synchronous handler
-cannot be stopped: its result is dropped, and its slot and its thread stay taken until it returns.
+A slot is a coroutine that takes one attempt after the other; there is no task per job. An attempt starts when the
+database's clock has certainly reached its due time, never before. To stop a handler, the runner cancels the task of its
+slot, which then takes the next attempt. A synchronous handler cannot be stopped: its result is dropped, and its slot
+and its thread stay taken until it returns.
 
-With several types, one type runs in ``type_slots_max`` slots at most, and a synchronous one in three quarters of
-the threads that the others leave free. More of its attempts may be held: they were fetched ahead while they ended
-fast, and now they hang. An attempt beyond these bounds is blocked. It can be cancelled and released like every
-other attempt that waits, no timeout counts, and it is released when it has no slot for a second, since another
-worker may have one. It goes on when a slot is free: when an attempt ends, and with each sweep.
+With several types, one type runs in at most ``type_slots_max`` slots, and a synchronous one in three quarters of the
+threads that the others leave free. The worker may hold more of its attempts, which it fetched ahead while attempts
+ended fast. An attempt beyond these bounds is blocked: it can be cancelled and released like every waiting attempt, and
+no timeout counts. The runner continues it when a slot is free, or releases it after a second, since another worker may
+have a slot.
 
-All that a handler raises or returns is the result of its attempt, also ``SystemExit`` or a
-cancellation of its own: only ``close`` ends a slot. A handler may leave something behind that cancels
-the slot's task later (a timer); then another task goes on with the slot.
+All that a handler raises or returns is the result of its attempt, also ``SystemExit`` or a cancellation of its own:
+only ``close`` ends a slot. If a timer of a former handler cancels the slot's task, a new task continues the slot.
 
-A close waits a few seconds for handlers that ignore it. An attempt that goes on after it is known and counted
-until it ends, also when the slots are opened again before that; its slot then takes no more attempts.
+``close`` waits a few seconds for handlers that ignore it. An attempt that runs longer stays known and counted until it
+ends, also when the slots are opened again before that. Then its slot takes no more attempts.
 """
 
 import asyncio
@@ -57,7 +56,7 @@ _log = structlog.get_logger("tickwright.jobs")
 
 
 class Runner:
-    """A pool of slots, a queue of ready attempts and a heap of those whose instant has not come."""
+    """A pool of slots, a queue of ready attempts and a heap of those that are not due."""
 
     def __init__(self, outcomes: OutcomeRecorder, clock: DbClock, *, slots: int, threads: int) -> None:
         self._outcomes = outcomes
@@ -79,7 +78,7 @@ class Runner:
         self._context = Context()
         self._waking = False
         self._generation: object | None = None
-        """Of the slots that are open; other ones take nothing more."""
+        """Identifies the open slots; slots of another generation take no more attempts."""
         self._quiet = asyncio.Event()
         self.threads_busy = 0
         self.threads_stuck = 0
@@ -87,8 +86,6 @@ class Runner:
         self._free_below = 0
         self.thread_freed: Callable[[], None] = lambda: None
         self._thread_wanted = False
-
-    # ------------------------------------------------------------------ capacity
 
     @property
     def busy(self) -> int:
@@ -102,26 +99,24 @@ class Runner:
 
     @property
     def blocked(self) -> int:
-        """Attempts whose instant has come and whose type has its share of the slots or threads."""
+        """Attempts that are due while their type has its share of the slots or threads."""
         return sum(map(len, self._blocked.values()))
 
     @property
     def ready(self) -> int:
-        """Attempts whose instant has come and that wait for a slot."""
+        """Attempts that are due and wait for a slot."""
         return len(self._ready)
 
     def tell_when_below(self, queued: int) -> None:
-        """Call ``freed`` once, when at most ``queued`` attempts are left that wait for a slot."""
+        """Call ``freed`` once, when at most ``queued`` attempts wait for a slot."""
         self._free_below = queued + 1
 
     def tell_when_thread_free(self) -> None:
-        """Call ``thread_freed`` once, when the next thread is free again."""
+        """Call ``thread_freed`` once, when the next thread is free."""
         self._thread_wanted = True
 
-    # ------------------------------------------------------------------ taking attempts
-
     def put(self, jobs: Iterable[Job]) -> None:
-        """Take attempts over; those whose instant has come start with the next turn of the loop."""
+        """Take attempts over; those that are due start with the next turn of the loop."""
         now_s = self._clock.now(monotonic())
         for job in jobs:
             fire_s = job.fire_s
@@ -141,7 +136,7 @@ class Runner:
             self._timer = self._loop.call_later(max(0.0, math.ceil(wait_s * 1000) / 1000), self._fire)
 
     def look_again(self, state: TypeState) -> None:
-        """Compute the start of each attempt of a type again, whose rate has changed."""
+        """Compute the starts of a type's attempts again, after a change of its rate."""
         for place, (_, reserved_s, job_id, job) in enumerate(self._upcoming):
             if job.type_state is state:
                 self._upcoming[place] = (job.fire_s, reserved_s, job_id, job)
@@ -155,7 +150,7 @@ class Runner:
         upcoming, ready = self._upcoming, self._ready
         while upcoming and upcoming[0][0] <= now_s:
             _, reserved_s, job_id, job = upcoming[0]
-            is_last = job.attempt >= job.max_attempts  # it keeps its distance behind its begin
+            is_last = job.attempt >= job.max_attempts  # it keeps its distance after its begin
             if not is_last and (start_s := job.type_state.start_at(now, reserved_s)) > now + TIMER_S:
                 heapq.heapreplace(upcoming, (now_s + start_s - now, start_s, job_id, job))
             else:
@@ -164,7 +159,7 @@ class Runner:
         self._arm()
 
     def _wake_one(self) -> None:
-        """Wake one slot; it wakes the next one when it takes its attempt, so idle slots never wake for nothing."""
+        """Wake one slot, which wakes the next one when it takes its attempt: no idle slot wakes without an attempt."""
         while self._ready and self._idle and not self._waking:
             slot = self._idle.popleft()
             if not slot.done():
@@ -172,12 +167,12 @@ class Runner:
                 self._waking = True
 
     def pull(self, job_id: int) -> Job | None:
-        """Take one attempt that was not started out of the queues; for the rare case, it looks through them."""
+        """Remove one unstarted attempt from the queues. It scans them: use it for rare cases."""
         found = next((job for job in self._unstarted() if job.id == job_id), None)
         return found if found is not None and self.withdraw({found}) else None
 
     def withdraw(self, jobs: AbstractSet[Job]) -> list[Job]:
-        """Take those of the attempts that were not started out of the queues, and return them."""
+        """Remove the unstarted ones of these attempts from the queues, and return them."""
         out = [job for job in self._unstarted() if job in jobs]
         if out:
             for queue in (self._ready, *self._blocked.values()):
@@ -191,19 +186,19 @@ class Runner:
         return out
 
     def withdraw_type(self, state: TypeState, *, keep: int = 0) -> list[Job]:
-        """Take what was not started of a type out of the queues, but for the ``keep`` that start first; return it."""
+        """Remove a type's unstarted attempts from the queues, except the ``keep`` that start first; return them."""
         jobs = [job for job in self._unstarted() if job.type_state is state]
         return self.withdraw({*sorted(jobs, key=lambda job: job.fire_s)[keep:]})
 
     def held(self, running_for_s: float = 0.0) -> list[Job]:
-        """Return every attempt that has not ended; of those that run, the ones that do so for this time."""
+        """Return every attempt that has not ended; of the running ones, those that run for at least this time."""
         return [*self._unstarted(), *self.running(running_for_s)]
 
     def _unstarted(self) -> list[Job]:
         return [*chain.from_iterable(self._blocked.values()), *self._ready, *(job for *_, job in self._upcoming)]
 
     def take_back(self) -> list[Job]:
-        """Return what was not started, so that it can be released."""
+        """Remove and return every unstarted attempt, so that it can be released."""
         jobs = self._unstarted()
         self._blocked.clear()
         self._ready.clear()
@@ -211,10 +206,8 @@ class Runner:
         self._arm()
         return jobs
 
-    # ------------------------------------------------------------------ life
-
     def start(self) -> None:
-        """Open the slots; once more after a close."""
+        """Open the slots; also after a close."""
         self._generation = object()
         self._executor = self._new_executor()
         self._loop = asyncio.get_running_loop()
@@ -230,7 +223,7 @@ class Runner:
             await self._quiet.wait()
 
     async def close(self) -> None:
-        """Stop what runs (as ``shutdown``) and close the slots; threads end with their handlers."""
+        """Stop running attempts (as ``shutdown``) and close the slots; threads end with their handlers."""
         self._generation = None
         for job in self._running.values():
             job.stop_because("shutdown")
@@ -247,7 +240,7 @@ class Runner:
         return ThreadPoolExecutor(self.threads, thread_name_prefix="tickwright-job")
 
     def running(self, longer_than_s: float = 0.0) -> list[Job]:
-        """Return the attempts that are running for at least so long."""
+        """Return the attempts that run for at least this time."""
         before = monotonic() - longer_than_s
         return [job for job in self._running.values() if job.started_s <= before]
 
@@ -258,14 +251,12 @@ class Runner:
             job.stop_because(reason)
             slot.cancel()
 
-    # ------------------------------------------------------------------ the slots
-
     async def _slot(self, generation: object | None) -> None:
         ready, blocked, running = self._ready, self._blocked, self._running
         context = self._context
         me: Any = asyncio.current_task()
         now = worked_since = monotonic()
-        # The context, since what a handler sets ends with its attempt.
+        # Compare the context, so that what a handler sets ends with its attempt.
         while self._generation is generation and _are_equal(copy_context(), context):
             if not ready:
                 await self._until_ready()
@@ -273,7 +264,7 @@ class Runner:
             job = ready.popleft()
             if ready and not self._waking:
                 self._wake_one()
-            row = job.row  # its properties cost more than what they return
+            row = job.row  # the properties of a job cost more than these fields
             state, now_s = job.type_state, self._clock.now(now)
             threaded = None if state.is_async else state
             asks = threaded or state.kind.waits or row.expires_s is not None or len(running) >= self.type_slots_max
@@ -313,7 +304,7 @@ class Runner:
         return slot
 
     def _replace(self, number: int, ended: asyncio.Task[None]) -> None:
-        """Let a new task go on with a slot that is open: its context was changed, or something has cancelled it."""
+        """Continue an open slot with a new task: its context was changed, or its task was cancelled."""
         if not ended.cancelled() and (error := ended.exception()) is not None:
             _log.error("jobs.slot_broken", exc_info=error)
         self._note_quiet()
@@ -331,12 +322,12 @@ class Runner:
             self._idle.append(turn)
             try:
                 await turn
-            finally:  # also where the slot that was woken ends: another one is woken with the next attempt
+            finally:  # also where the woken slot ends: the next attempt wakes another one
                 self._waking = False
 
     @staticmethod
     async def _uncancel(task: asyncio.Task[Any]) -> None:
-        """Take what was asked of an attempt from the slot's next one; what was asked in this turn arrives here."""
+        """Clear cancellations that were meant for the last attempt; those requested in this turn arrive here."""
         while task.cancelling():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
@@ -351,7 +342,7 @@ class Runner:
     def _takes_place(self, job: Job, threaded: TypeState | None) -> bool:
         if not self._places(job.type_state):
             waiting = self._blocked.setdefault(job.type_state, deque())
-            if job.started_s:  # it was moved up, and its place is gone
+            if job.started_s:  # it was moved up, and its slot is gone
                 waiting.appendleft(job)
             else:
                 job.started_s = monotonic()
@@ -370,7 +361,7 @@ class Runner:
         return True
 
     def _places(self, state: TypeState) -> int:
-        """Return how many more attempts of a type may start: it cannot have the last slots, or threads, of all."""
+        """Return how many more attempts of a type may start; a type never takes the last slots or threads."""
         places = min(self.slots - len(self._running), self.type_slots_max - state.running)
         if not state.is_async:
             free = self.threads - self.threads_busy
@@ -387,7 +378,7 @@ class Runner:
             self.thread_freed()
 
     def _move_up(self) -> None:
-        """Let the attempt go on that has waited longest of those that may have a slot now."""
+        """Continue the attempt that has waited longest of those that may have a slot now."""
         able = [state for state in self._blocked if self._places(state) > 0]
         if able:
             self._ready.appendleft(self._leave_wait(min(able, key=lambda state: self._blocked[state][0].started_s)))
@@ -413,7 +404,7 @@ class Runner:
             started = True
             result = await (state.call(job) if state.is_async else self._in_thread(job, state))
         except asyncio.CancelledError as error:
-            if job.stop_reason is None:  # the handler's own: a task that it waits for was cancelled
+            if job.stop_reason is None:  # the handler's own: a task that it awaits was cancelled
                 self._outcomes.ended(job, outcome_of_raised(job, error))
             elif started:
                 self._end_stopped(job, job.stop_reason)
@@ -438,7 +429,7 @@ class Runner:
             case Begin.LOST:
                 self._outcomes.stopped(job, "lost")
                 return False
-            case Begin.LOCKED:  # another session has locked its row: a slot does not wait for that
+            case Begin.LOCKED:  # another session has locked its row: a slot does not wait for it
                 self._outcomes.unstarted(job, "locked")
                 return False
         if not await self._keep_distance(job.type_state):
@@ -449,15 +440,15 @@ class Runner:
 
     @staticmethod
     async def _keep_distance(state: TypeState) -> bool:
-        """Wait for a start of a rate-limited type; one that comes too late for it takes the next one.
+        """Wait for a start of a rate-limited type; an attempt that misses its start takes the next one.
 
         Returns:
-            False where it would keep its slot for long, and once the type waits for an operator: then none starts.
+            ``False`` where the wait would be long, and once the type waits for an operator.
         """
         start_s = 0.0
         while not state.kind.waits and (start_s := state.start_at(now := monotonic(), start_s)) > now + TIMER_S:
             if start_s - now > PLACE_WITHIN_S:
-                state.free_from_s = min(state.free_from_s, start_s)  # the start is another one's
+                state.free_from_s = min(state.free_from_s, start_s)  # another attempt may have this start
                 return False
             await asyncio.sleep(start_s - now)
         return not state.kind.waits
@@ -481,7 +472,7 @@ class Runner:
                 return _REPORTED
             if job.stop_reason == "shutdown":
                 raise
-            self._end_stopped(job, job.stop_reason)  # reported at once; the slot stays taken until the thread is back
+            self._end_stopped(job, job.stop_reason)  # reported at once; the slot stays taken until the thread ends
             self.threads_stuck += 1
             state.stuck += 1
             try:
@@ -493,7 +484,7 @@ class Runner:
 
     @staticmethod
     async def _answer_of(job: Job, back: "asyncio.Future[Any]") -> Any:
-        """Wait for a thread until its attempt is stopped; a cancellation that another handler left behind ends none."""
+        """Wait for a thread until its attempt is stopped; ignore a cancellation that another handler left behind."""
         while True:
             try:
                 return await asyncio.shield(back)
@@ -502,7 +493,7 @@ class Runner:
                     raise
 
     async def _wait_for_thread(self, job: Job, back: "asyncio.Future[Any]") -> None:
-        """Wait until the thread is back, or the runner closes; what another handler left behind does not end it."""
+        """Wait until the thread ends or the runner closes; ignore cancellations that another handler left behind."""
         _log.warning("jobs.thread_still_running", job=job.id, task_type=job.type)
         generation = self._generation
         while not back.done() and self._generation is generation is not None:
@@ -510,8 +501,6 @@ class Runner:
                 await asyncio.wait([back])
         if back.done() and not back.cancelled():
             back.exception()
-
-    # ------------------------------------------------------------------ deadlines
 
     async def _sweep(self) -> None:
         while True:
@@ -524,7 +513,7 @@ class Runner:
                 self._sweep_waiting(state, now)
 
     def _sweep_waiting(self, state: TypeState, now: float) -> None:
-        """Let those of a type go on that may have places, and release those that have waited for long."""
+        """Continue a type's blocked attempts that may have slots; release those that have waited too long."""
         free = self.slots - len(self._running) - len(self._ready)
         places = min(free, self._places(state), len(self._blocked[state]))
         self._ready.extendleft(reversed([self._leave_wait(state) for _ in range(places)]))
@@ -550,7 +539,7 @@ def _are_equal(here: Context, other: Context) -> bool:
 
 
 def _call(job: Job, state: TypeState) -> Any:
-    """Call a synchronous handler in its thread; what it raises is returned, since no future holds a StopIteration."""
+    """Call a synchronous handler in its thread. Return what it raises, because a future cannot hold a StopIteration."""
     try:
         return state.call(job)
     except BaseException as error:  # noqa: BLE001  all that a handler raises is this attempt's result

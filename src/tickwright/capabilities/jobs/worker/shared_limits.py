@@ -1,12 +1,12 @@
 """Limits that all workers share: a type's concurrency and its rate.
 
-Concurrency is divided into grants, one row per type and worker, whose sum never exceeds the limit. With every
-heartbeat a worker takes its even share and releases what others wait for, so no row is written per job. A worker that
-claims nothing, because it stops or its slots are full, has no share beyond what it runs; it settles its share again
-before the first claim that it has room for.
+Concurrency is divided into grants, one row per type and worker, whose sum never exceeds the limit. With every heartbeat
+a worker takes its even share and releases what others wait for, so no row is written per job. A worker that claims
+nothing, because it stops or its slots are full, has no share beyond what it runs. It settles its share again before the
+next claim for which it has room.
 
-A rate is a row with the first start that is not taken (GCRA): a claim takes as many starts as it claims jobs, and each
-job starts at its own, in any worker.
+A rate is a row with the first start that is not taken (GCRA). A claim takes as many starts as jobs, and each job starts
+at its own, in any worker.
 """
 
 import math
@@ -26,7 +26,7 @@ from tickwright.store.queries import load
 _SQL = load("tickwright.capabilities.jobs.sql", "shared_limits.sql")
 AGAIN_S = 0.2
 AGAIN_MAX = 4
-"""How often, and how many times, a worker that shares again asks for what the others have not released yet."""
+"""The interval, and how many times a worker that shares again asks for what the others have not released yet."""
 
 
 class SharedLimits:
@@ -34,7 +34,7 @@ class SharedLimits:
 
     Attributes:
         withheld: This worker claims nothing and has no share of limited types.
-        again_s: When to settle again, because the others held a part of its share, or it a part of theirs (monotonic).
+        again_s: When to settle again (monotonic): other workers held a part of its share, or it held a part of theirs.
     """
 
     def __init__(self, pool: Pool, store: ClaimStore, session: Session) -> None:
@@ -54,22 +54,22 @@ class SharedLimits:
         left: Mapping[str, TypeState] = MappingProxyType({}),
         shares: bool = True,
     ) -> Callable[[], None]:
-        """Settle this worker's grants; part of the heartbeat's transaction.
+        """Settle this worker's grants, in the heartbeat's transaction.
 
-        What runs and what claims under way may still bring (``asked``) is in use; until the database has
-        committed not one place more. Both are counted at one instant, behind the wait for the lock: a claim that
-        answered during it would count as held and as asked. From there on no earlier settling raises a grant, and
-        the session is the one of that instant. One that is lost is granted nothing.
+        In use is what runs and what running claims may still return (``asked``). Until the commit the worker may hold
+        no more. Both are counted at one instant, after the wait for the lock: a claim that returned during the wait
+        would count twice. From that instant on no earlier settling raises a grant, and the session is that of the
+        instant. A lost session is granted nothing.
 
         Args:
             connection: Inside a transaction.
-            types: Its task types.
-            asked: What claims under way may still bring.
-            left: Those that it cannot run any more; what still runs of them counts. Its rows of others go.
+            types: The worker's task types.
+            asked: Returns what running claims may still return.
+            left: Types that it can no longer run; their running attempts count. Its rows of other types are deleted.
             shares: Whether it claims; otherwise it leaves its share to the others.
 
         Returns:
-            What to call after the commit: a grant that is rolled back belongs to another worker.
+            The function to call after the commit. If the transaction rolls back, a grant belongs to another worker.
         """
         limited = [state for state in types.values() if state.kind.concurrency is not None]
         names = [state.kind.name for state in limited]
@@ -89,7 +89,7 @@ class SharedLimits:
         granted = {row["name"]: row["granted"] for row in rows}
         for state in limited:
             state.granted = min(state.granted or 0, granted.get(state.kind.name, 0))
-        if not rows or settling != self._settling:  # the session is lost, in the database or here
+        if not rows or settling != self._settling:  # the session is lost, in the database or in this process
             return _nothing
         has_changed = shares == self.withheld
         keeps = any(used > granted.get(name, 0) and coming.get(name) for name, used in zip(names, in_use, strict=False))
@@ -98,7 +98,7 @@ class SharedLimits:
             await connection.execute(_SQL["tell_shares"])
 
         def committed() -> None:
-            if settling == self._settling:  # a later one has counted what is in use since
+            if settling == self._settling:  # a later settling has counted what is in use since
                 self._settled.difference_update(name for name in former if name not in left)
                 for state in limited:
                     state.granted = granted.get(state.kind.name, 0)
@@ -106,7 +106,7 @@ class SharedLimits:
         return committed
 
     def session_lost(self, types: Iterable[TypeState]) -> None:
-        """Use no grant of the session any more; the next one settles before it claims."""
+        """Drop the grants of the lost session; the next session settles before it claims."""
         self._settling += 1
         self._settled.clear()
         self.withheld = True
@@ -115,29 +115,23 @@ class SharedLimits:
                 state.granted = 0
 
     def _note(self, *, shares: bool, short: bool, keeps: bool) -> None:
-        """Note whether this worker shares, and when it asks again.
+        """Note whether this worker ``shares``, and when it settles again.
 
-        Args:
-            shares: Whether it claims.
-            short: Others are to release a part of its share.
-            keeps: It keeps more than its share from them, for claims under way that may bring nothing.
+        ``short``: others hold a part of its share, and must release it. ``keeps``: it holds more than its share, for
+        running claims that may return nothing.
         """
         self._tries = AGAIN_MAX if shares and self.withheld else max(0, self._tries - 1)
         self.withheld = not shares
         self.again_s = monotonic() + AGAIN_S if keeps or (short and self._tries) else math.inf
 
     async def claim(self, state: TypeState, request: ClaimRequest) -> ClaimedJobs | None:
-        """Claim jobs of a rate-limited type, and take a start for each.
-
-        Returns:
-            What was claimed; its ``fire_s`` has each job's start; ``None`` when no start is free yet.
-        """
+        """Claim jobs of a rate-limited type with a start for each (``fire_s``); ``None`` when no start is free yet."""
         name, rate = state.kind.name, state.kind.rate_per_s or 1.0
         async with self._pool.acquire() as connection, connection.transaction():
             row = await self._lock(connection, name)
             start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(PACED_AHEAD_S, 1 / rate)
             if start_s > row["now_s"] + furthest_start_s(rate):
-                start_s = row["now_s"]  # no claim takes so much: the rate was raised, or the database's clock set back
+                start_s = row["now_s"]  # no claim takes so much: a raised rate, or a clock set back
             room = math.floor((row["now_s"] + ahead_s - start_s) * rate)
             if room <= 0:
                 state.paced_more = True
@@ -168,9 +162,9 @@ class SharedLimits:
 
     @staticmethod
     def _note_more(state: TypeState, claimed: ClaimedJobs, plan: ClaimPlan) -> None:
-        """While jobs wait, claim when half of the taken starts are used; else with the next ordinary claim.
+        """Time the next claim: while jobs wait, when half of the taken starts are used; else the next ordinary one.
 
-        A claim finds one priority between two that are known: where it did, there may be more.
+        A claim finds one priority between two known ones. Where it found one, there may be more.
         """
         state.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_ranges)
         wait_s = 0.0

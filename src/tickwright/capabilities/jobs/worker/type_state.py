@@ -1,4 +1,4 @@
-"""What a worker knows of a task type while it works: its limits, its call, its counters."""
+"""A worker's state of a task type: its limits, its call, its counters."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.ids import monotonic
 
 SLACK_S = 0.05
-"""So much a rate-limited start may come before its distance from the one before it: timers are not exact."""
+"""How much a rate-limited start may be early after the one before it: timers are not exact."""
 
 
 class EndedAttempts:
-    """Attempts that have ended since they were counted last, and how long they took in all."""
+    """Attempts that have ended since the last count, and their total time."""
 
     __slots__ = ("count", "took_s")
 
@@ -28,8 +28,8 @@ class EndedAttempts:
     def take_rate(self, within_s: float, *, at_once: int) -> float:
         """Return how many ended per second since the last call, ``within_s`` ago, and reset the counters.
 
-        Attempts that began together end together. They say no more of the next ones than how many of their length can
-        end per second while ``at_once`` run.
+        Attempts that began together end together. They do not show that the next ones end faster than attempts of their
+        length can end while ``at_once`` run.
         """
         count, within_s = self.count, max(within_s, self.took_s / at_once)
         self.count, self.took_s = 0, 0.0
@@ -40,11 +40,10 @@ class TypeState:
     """One task type that this worker can run now.
 
     Attributes:
-        held: Attempts claimed and not ended, in this worker.
+        held: Attempts that this worker has claimed and that have not ended.
         running: Those of them that have slots.
-        stuck: Attempts that have ended while their synchronous handlers go on.
-        threads: Threads that its attempts have here, stuck ones, too.
-        ended: Attempts that have ended.
+        stuck: Attempts that have ended while their synchronous handlers still run.
+        threads: Threads of its attempts in this worker, including stuck ones.
         granted: How many of the type's concurrency this worker may hold; ``None`` without a limit.
         paced_until_s: A rate-limited type is not claimed before this time (monotonic).
         paced_more: More jobs of this rate-limited type may wait.
@@ -77,10 +76,10 @@ class TypeState:
         self.counts: dict[str, int] = {}
 
     def become(self, other: "TypeState") -> None:
-        """Take over another setting of the same type in place: running attempts count down on this very object.
+        """Take over changed settings of the type in place: running attempts count down on this object.
 
-        A change of the rate counts at once: what was given away at the former rate may reach hours ahead. So does what
-        was given to attempts that were released because their type began to wait.
+        A change of the rate or of ``waits`` also resets the starts that are taken: at the former rate they may reach
+        hours ahead, and those of released attempts are free.
         """
         rate = other.kind.rate_per_s
         if rate != self.kind.rate_per_s or other.kind.waits != self.kind.waits:
@@ -93,12 +92,12 @@ class TypeState:
 
     @property
     def places(self) -> int:
-        """How many places its attempts take here: slots, and of a synchronous type threads."""
+        """How many slots, and of a synchronous type threads, its attempts take in this worker."""
         return self.held + self.stuck
 
     @property
     def in_use(self) -> bool:
-        """Whether something of it goes on: attempts, threads, or a start of its rate that is not over."""
+        """Whether it has attempts, threads, or a taken start that is not over."""
         return self.held > 0 or self.stuck > 0 or self.threads > 0 or self.free_from_s > monotonic()
 
     def free(self, held: int) -> int | None:
@@ -106,12 +105,12 @@ class TypeState:
         return None if self.granted is None else max(0, self.granted - held)
 
     def start_at(self, now_s: float, reserved_s: float) -> float:
-        """Return when an attempt that is due may start: late starts of a rate-limited type stay apart, too.
+        """Return when a due attempt may start; late starts of a rate-limited type keep their distance, too.
 
         Args:
             now_s: The monotonic clock; the database's may be corrected in between.
-            reserved_s: What an earlier call returned for it, or 0; lost when it is over for longer than the slack, or
-                when the rate has changed since.
+            reserved_s: The result of an earlier call for this attempt, or 0. It is lost when it is over for longer than
+                the slack, or when the rate has changed since.
         """
         rate = self.kind.rate_per_s
         if rate is None:
@@ -132,11 +131,10 @@ class TypeState:
         return str(timedelta(seconds=job.deadline_s))
 
 
-# Jobs whose target is somewhere else: HTTP callback, WebSocket push, RabbitMQ or Kafka publish.
-#
-# A job row is its own outbox row, so the worker delivers it itself, through the broker port. The
-# message id is the job's on every attempt; the fence tells a receiver which attempt is the newest.
-# The id is the key, too: the attempts of a job are in one partition of a Kafka topic, in their order.
+# Jobs with an outside target: HTTP callback, WebSocket push, RabbitMQ or Kafka publish.
+# A job row is its own outbox row, so the worker delivers it through the broker port. The message id is the job's on
+# every attempt; the fence shows a receiver which attempt is the newest. The id is also the key: the attempts of a job
+# are in one partition of a Kafka topic, in their order.
 
 Senders = Mapping[str, Broker]
 
@@ -149,7 +147,7 @@ class BrokerCall:
         self._broker = broker
 
     async def __call__(self, job: Job) -> AttemptOutcome:
-        """Send one attempt and say what it ended as."""
+        """Send one attempt and return its outcome."""
         return ending_of(await self._broker.publish(self._message(job)), self._kind)
 
     def _message(self, job: Job) -> Message:
@@ -174,7 +172,7 @@ class BrokerCall:
 
 
 def ending_of(outcome: Outcome, kind: TaskType) -> AttemptOutcome:
-    """Return what an attempt ended as, by the type's policy. Pure."""
+    """Return the outcome of an attempt, by the type's policy. Pure."""
     if isinstance(outcome, Accepted):
         return Completed()
     text = f"{outcome.code}: {outcome.reason}"

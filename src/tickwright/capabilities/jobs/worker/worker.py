@@ -1,7 +1,7 @@
 """One worker of one-shot jobs: claimer, runner, result writer and wake-up under one leased session.
 
 The database decides: the worker runs the types of ``task_types``, holds what a claim returned, and its results count
-while its session's token does. When the session is lost, it cancels every handler, drops every result, and goes on
+while its session's token does. When the session is lost, it cancels every handler, drops every result, and continues
 under a new token.
 """
 
@@ -41,12 +41,7 @@ _log = structlog.get_logger("tickwright.jobs")
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """The bounds of one worker.
-
-    Attributes:
-        concurrency: Attempts that run at once.
-        threads: Synchronous handlers that run at once; a stuck one keeps its thread.
-    """
+    """The bounds of one worker: attempts and synchronous handlers at once; a stuck handler keeps its thread."""
 
     concurrency: int = 256
     threads: int = 32
@@ -99,8 +94,6 @@ class JobWorker:
         session.on_reclaim(self._reclaim)
         session.on_lost(self._session_lost)
 
-    # ------------------------------------------------------------------ service
-
     async def run(self) -> None:
         """Work until stopped."""
         self.runner.start()
@@ -115,7 +108,7 @@ class JobWorker:
             await self.runner.close()
 
     async def quiesce(self) -> None:
-        """Claim no more; release what is not started; return when what runs has ended and is written."""
+        """Stop claiming; release what is not started; return when running attempts have ended and are written."""
         self.claimer.stop()
         self._release_all_unstarted()
         await self.claimer.wait_stopped()
@@ -124,7 +117,7 @@ class JobWorker:
         await self.result_writer.drained()
 
     async def stop(self) -> None:
-        """Interrupt what runs, release it without counting the attempt, and end."""
+        """Interrupt running attempts, release them without counting the attempt, and end."""
         self.claimer.stop()
         await self.claimer.wait_stopped()
         self._release_all_unstarted()
@@ -136,8 +129,6 @@ class JobWorker:
     def last_tick_age_s(self) -> float | None:
         """Return the seconds since the last claim, by the monotonic clock."""
         return None if self.claimer.ticked_s is None else monotonic() - self.claimer.ticked_s
-
-    # ------------------------------------------------------------------ what may run
 
     def types(self) -> Mapping[str, TypeState]:
         """Return the task types that this worker can run now."""
@@ -153,7 +144,7 @@ class JobWorker:
             self._refreshing = asyncio.create_task(self._follow_types())
 
     async def _follow_types(self) -> None:
-        """Read the types until no notification came during the read: a change behind a read is not in it."""
+        """Read the types until no notification arrives during the read: it may miss a change that commits meanwhile."""
         with suppress(*UNAVAILABLE):  # a heartbeat reads them again
             while self._types_notified:
                 self._types_notified = False
@@ -171,7 +162,7 @@ class JobWorker:
         return await self._limits.share_out(connection, self._types, self.claimer.asked, left=left, shares=shares)
 
     async def share_again(self) -> None:
-        """Settle the grants of limited types: this worker has room again, or others have to release some."""
+        """Settle the grants of limited types: this worker has room again, or others must release some."""
         async with self._pool.acquire() as connection, connection.transaction():
             committed = await self._share_out(connection)
         committed()
@@ -201,23 +192,23 @@ class JobWorker:
         return changed
 
     def _leave(self, state: TypeState) -> None:
-        """Keep the state of a type that cannot run here now: its attempts count when the type is there again."""
+        """Keep the state of a type that cannot run here now: its attempts still count if the type returns."""
         state.kind = replace(state.kind, gone=True)
         self._release_unstarted(state)
         self._former[state.kind.name] = state
 
     def _back(self, name: str) -> TypeState | None:
-        """Return the state of a type that is there again; its grant went with it."""
+        """Return the kept state of a type, if it returns; it has no grant."""
         state = self._former.get(name)
         if state is not None and state.granted is not None:
             state.granted = 0
         return state
 
     def _release_unstarted(self, state: TypeState) -> None:
-        """Release what is claimed and not started of a type that waits, or whose rate is lower now.
+        """Release the unstarted attempts of a type that waits, or whose rate is lower now.
 
-        Its jobs are claimed again when they are due; until then they would take the slots of other types. As many
-        as its rate lets a worker take ahead stay, with the starts that they have.
+        Their jobs are claimed again when they are due; until then they would take the slots of other types. As many as
+        the worker may take ahead at the new rate stay, with their starts.
         """
         kind = state.kind
         keep = 0 if kind.waits or kind.rate_per_s is None else ahead_max(kind.rate_per_s)
@@ -232,8 +223,6 @@ class JobWorker:
         broker = self._brokers.get(scheme)
         return TypeState(kind, BrokerCall(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
 
-    # ------------------------------------------------------------------ claimed jobs
-
     def take(self, claimed: ClaimedJobs) -> None:
         """Run the claimed jobs, each at its instant."""
         rows, fire_s = claimed.rows, claimed.fire_s
@@ -241,7 +230,7 @@ class JobWorker:
         jobs = []
         for row in rows:
             state = self._types.get(row.task_type)
-            if state is None or state.kind.waits:  # its type was deleted or paused while the claim was under way
+            if state is None or state.kind.waits:  # its type was deleted or paused during the claim
                 self.result_writer.add("release", row.id, row.fence)
                 continue
             state.held += 1
@@ -255,11 +244,11 @@ class JobWorker:
                 jobs.append(job)
         self.runner.put(jobs)
         for state in filter(None, map(self._types.get, claimed.counts)):
-            if _is_slower(state.kind.rate_per_s, claimed.rate_per_s):  # it was lowered while the claim was under way
+            if _is_slower(state.kind.rate_per_s, claimed.rate_per_s):  # it was lowered during the claim
                 self._release_unstarted(state)
 
     async def _begin_last(self, jobs: Sequence[Job]) -> Sequence[Begin]:
-        """Write that last attempts begin, for as long as the session lives; they wait for an unavailable database."""
+        """Write that last attempts begin. While the database is unavailable, try again as long as the session lives."""
         token = self._session.token
         ids, fences = [job.id for job in jobs], [job.fence for job in jobs]
         while token and token == self._session.token:
@@ -273,10 +262,8 @@ class JobWorker:
                 return [found[ours.get(job.id)] for job in jobs]
         return [Begin.LOST] * len(jobs)
 
-    # ------------------------------------------------------------------ outcomes
-
     def _suspend(self, job: Job, why: str) -> None:
-        """Let a type wait whose endpoint is gone: here at once, elsewhere when it is written; then release its jobs."""
+        """Make a type wait whose endpoint is gone: here at once, elsewhere after the write; then release its jobs."""
         job.type_state.kind = replace(job.type_state.kind, gone=True)
         self._suspending.add(job.type)
         unstarted = self.runner.withdraw_type(job.type_state)
@@ -310,8 +297,6 @@ class JobWorker:
         """Write a running job's progress."""
         return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
 
-    # ------------------------------------------------------------------ what is known
-
     def _known(self) -> list[tuple[int, int]]:
         held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
         arriving = [(row.id, row.fence) for row in self.claimer.arrived()]
@@ -324,15 +309,13 @@ class JobWorker:
         self.claimer.wake()
         return released
 
-    # ------------------------------------------------------------------ heartbeat
-
     async def _beat(self, connection: Connection) -> Callable[[], None]:
         self._adopt(await load_types(connection))
         await self._check_held(connection)
         return await self._share_out(connection)
 
     async def _check_held(self, connection: Connection) -> None:
-        """Stop jobs that are cancelled, or that another session owns now, also before they start."""
+        """Stop jobs that are cancelled or that another session owns now, also unstarted ones."""
         held = self.runner.held(CHECK_AFTER_S)
         if not held:
             return
@@ -349,8 +332,8 @@ class JobWorker:
             self._checking = asyncio.create_task(self._check_notified())
 
     async def _check_notified(self) -> None:
-        """Stop those jobs whose rows are cancelled: every user of the database may notify, whatever its rights."""
-        with suppress(*UNAVAILABLE):  # a heartbeat asks again
+        """Stop the jobs whose rows are cancelled: every user of the database may notify, whatever its rights."""
+        with suppress(*UNAVAILABLE):  # a heartbeat checks them again
             while self._notified:
                 ids, self._notified = self._notified, set()
                 async with self._pool.acquire() as connection:
@@ -367,7 +350,7 @@ class JobWorker:
                 self.runner.stop_job(running, "cancel")
 
     def _supersede(self, job_id: int) -> None:
-        """A job that we hold was released elsewhere and claimed here again: the older attempt no longer counts."""
+        """Stop the older attempt of a held job that was released elsewhere and claimed here again."""
         if (job := self.runner.pull(job_id)) is not None:
             self.outcomes.stopped(job, "lost")
         for running in self.runner.running():

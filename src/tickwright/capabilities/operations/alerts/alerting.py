@@ -1,15 +1,17 @@
-"""Evaluates the alert rules, in a leased loop that every role carries, so that the dead one is not its own judge.
+"""Evaluates the alert rules in a leased loop that runs in every role, so that no process is the only monitor of itself.
 
-A round is one transaction under the lease ``alerting``: ask every rule, open what is new, say that
-the rest is still seen, resolve what is over. Of an answer that was cut nothing is over, and the alerts of one rule stay
-bounded. When a rule fails, the round is done again with a savepoint
-around each rule, and so are the next ones until none fails: the others are evaluated, and the one that failed is an
-alert itself. So is one with a statement that takes longer than ``RULE_S``: what rules read may grow with rows that any
-program inserts. A round ends after ``ROUND_S``, and the next one begins with the rules that it left out.
+A round is one transaction under the lease ``alerting``. It queries every rule, opens new alerts, refreshes the firing
+ones and resolves those that are over. A cut result resolves nothing, and the number of firing alerts per rule is
+bounded.
 
-A round also renews the lease, so an idle process pays four transactions a minute. What fired or was resolved is told
-in the same transaction: one outbox row per alert and receiver that wants to hear of it, which the relay delivers
-(:mod:`.receivers`). Of a rule whose alerts fire by the hundreds it tells ``TOLD_MAX`` a round.
+When a rule fails, the round runs again with a savepoint around each rule, and so do the next rounds until none fails.
+The other rules are evaluated, and the failed one is an alert itself. So is a rule whose statement takes longer than
+``RULE_S``: rules may read rows that any program inserts. A round ends after ``ROUND_S``, and the next one begins with
+the rules that it left out.
+
+A round also renews the lease, so an idle process has four transactions a minute. The same transaction writes one outbox
+row per changed alert and matching receiver, which the relay delivers (:mod:`.receivers`). Of a rule with hundreds of
+new alerts it writes ``TOLD_MAX`` a round.
 """
 
 import json
@@ -49,11 +51,11 @@ _log = structlog.get_logger("tickwright.alerts")
 
 
 class _RuleFailedError(Exception):
-    """A rule failed, and with it the transaction of the round."""
+    """A rule failed and aborted the transaction of the round."""
 
 
 class Findings(list[Finding]):
-    """What a rule found; ``cut`` where more may be in trouble than it read."""
+    """The findings of a rule; ``cut`` where there may be more than it read."""
 
     def __init__(self, found: Iterable[Finding] = (), *, cut: bool = False) -> None:
         super().__init__(found)
@@ -69,7 +71,7 @@ class ClockWatch:
         self._seen_s = float("-inf")
 
     def sample(self, db_s: float, asked_s: float, answered_s: float) -> None:
-        """Take in one reading, taken between two instants of the monotonic clock."""
+        """Take one reading, made between two instants of the monotonic clock."""
         middle_s, doubt_s = (asked_s + answered_s) / 2, (answered_s - asked_s) / 2
         if self._last is not None:
             jump_s = (db_s - self._last[0]) - (middle_s - self._last[1])
@@ -78,29 +80,27 @@ class ClockWatch:
         self._last = (db_s, middle_s)
 
     def findings(self, now_s: float) -> list[Finding]:
-        """Return the jump of the last five minutes, if there was one."""
+        """Return the jump within the last five minutes, if there was one."""
         if now_s - self._seen_s > JUMP_SHOWN_S:
             return []
         return [Finding("database", {"jump_s": round(self._jump_s, 1)})]
 
 
 class Patience:
-    """Which rules are asked in a round, and which subjects were in trouble for long enough to fire."""
+    """Which rules are due in a round, and which subjects were found for long enough to fire."""
 
     def __init__(self) -> None:
         self._asked_s: dict[str, float] = {}
         self._since_s: dict[str, dict[str, float]] = {}
 
     def asked_s(self, rule: AlertRule) -> float:
-        """Return when it was asked last."""
+        """Return when the rule was queried last."""
         return self._asked_s.get(rule.name, float("-inf"))
 
     def is_due(self, rule: AlertRule, now_s: float) -> bool:
-        """Whether to ask it now."""
+        """Whether to query the rule now."""
         asked_s = self.asked_s(rule)
-        if (
-            asked_s < now_s < asked_s + rule.every.total_seconds()
-        ):  # asked at this very instant: the round is done again
+        if asked_s < now_s < asked_s + rule.every.total_seconds():  # equal: the same round runs again
             return False
         self._asked_s[rule.name] = now_s
         return True
@@ -108,7 +108,7 @@ class Patience:
     def lasting(
         self, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str], now_s: float
     ) -> list[Finding]:
-        """Return what has lasted as long as the rule wants, and what fires already, whoever found it first."""
+        """Return the findings that last as long as the rule requires, and those that fire already in any process."""
         before = self._since_s.get(rule.name, {})
         since_s = {finding.subject: before.get(finding.subject, now_s) for finding in findings}
         self._since_s[rule.name] = since_s
@@ -120,8 +120,7 @@ class Alerting(LeasedService):
     """Evaluates the rules until stopped; a :class:`tickwright.ports.service.Service`.
 
     Args:
-        leases: Of this process.
-        rules: Of all plugins; those of one name are evaluated as one rule.
+        rules: The rules of all plugins; those of one name are evaluated as one rule.
         every: Between two rounds; at most a third of the lease's length.
     """
 
@@ -154,7 +153,7 @@ class Alerting(LeasedService):
             await self.rest(self._every.total_seconds())
 
     async def round(self, lease: Lease) -> None:
-        """Evaluate every rule once; nothing is written when the lease is lost."""
+        """Evaluate every rule once; write nothing when the lease is lost."""
         now_s = monotonic()
         try:
             await self._round(lease, now_s, isolated=bool(self._failed))
@@ -172,7 +171,7 @@ class Alerting(LeasedService):
             for row in await connection.fetch(SQL["firing"]):
                 firing[row["rule"]].add(row["subject"])
             for rule in sorted((parts[0] for parts in self._rules.values()), key=self._turn):
-                if self.stopping.is_set():  # a far database makes rounds long; what was found is written
+                if self.stopping.is_set():  # with a slow database, rounds are long; what was found is written
                     return
                 if self.patience.is_due(rule, now_s):
                     await self._evaluate(connection, rule, firing[rule.name], isolated=isolated)
@@ -183,7 +182,7 @@ class Alerting(LeasedService):
             await _settle(connection, RULE_FAILED, failed, firing[RULE_FAILED.name])
 
     def _turn(self, rule: AlertRule) -> tuple[bool, float]:
-        """Return what orders a round: those that failed come last, of the others those first that were left out."""
+        """Return the sort key of a round: failed rules come last, else those first that were queried longest ago."""
         return rule.name in self._failed, self.patience.asked_s(rule)
 
     async def _evaluate(
@@ -195,7 +194,7 @@ class Alerting(LeasedService):
                 lasting = self.patience.lasting(rule, found, firing, monotonic()) if rule.hold else found
                 await _settle(connection, rule, lasting, firing, cut=found.cut)
         except Exception as error:
-            if connection.is_closed() or isinstance(error, TimeoutError):  # the database, not the rule
+            if connection.is_closed() or isinstance(error, TimeoutError):  # the database failed, not the rule
                 raise
             self._failed[rule.name] = repr(error)[:ERROR_CHARS_MAX]
             if not isolated:
@@ -206,7 +205,7 @@ class Alerting(LeasedService):
 
 
 async def _ask(connection: Connection, parts: Sequence[AlertRule]) -> Findings:
-    """Return what a rule finds; its parts are the queries that several plugins have for it."""
+    """Return the findings of a rule; its parts are the queries of several plugins."""
     findings: dict[str, Finding] = {}
     cut = False
     for part in parts:
@@ -220,9 +219,9 @@ async def _ask(connection: Connection, parts: Sequence[AlertRule]) -> Findings:
 
 
 def _take(findings: dict[str, Finding], part: AlertRule, subject: str, facts: dict[str, Any]) -> None:
-    """Take one subject. Equal ones are counted together where they are counted, else the first one is kept.
+    """Add one subject. Equal subjects are summed where they are counted, else the first one is kept.
 
-    What is behind the host of an address may be a credential, and alerts are sent to receivers.
+    An address is cut behind its host: the rest may be a credential, and alerts are sent to receivers.
     """
     subject = (masked_address(subject) if part.counts_addresses else subject)[:SUBJECT_CHARS_MAX]
     found = findings.get(subject)
@@ -238,7 +237,7 @@ async def _ask_outbox(connection: Connection, rule: AlertRule) -> Findings:
     cut = any(head["cut"] for head in heads)
     if rule.name == "outbox_many_destinations":
         return Findings([Finding("destinations", {"count": LANES_WALKED})] if cut else [])
-    for head in sorted(heads, key=lambda one: one["age_s"]):  # of those alike the oldest one
+    for head in sorted(heads, key=lambda one: one["age_s"]):  # of equal subjects the oldest wins
         subject = masked_address(head["destination"])[:SUBJECT_CHARS_MAX]
         reason = head["error_message"] or "no relay has tried it"
         unknown = reason.startswith("unknown_scheme")
@@ -252,13 +251,11 @@ async def _ask_outbox(connection: Connection, rule: AlertRule) -> Findings:
 async def _settle(
     connection: Connection, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str], *, cut: bool = False
 ) -> None:
-    """Open, refresh and resolve the alerts of one rule, and tell the receivers what changed.
+    """Open, refresh and resolve the alerts of one rule, and notify the receivers of changes.
 
-    What a cut answer leaves out may still be in trouble, so it resolves nothing; and it opens no alert beyond
-    ``FIRING_MAX``, or made-up names would fire without end.
-
-    They are others' servers, so of an address in an error they hear the host; operators find the whole of it where the
-    error is.
+    A cut result resolves nothing, because a subject that it left out may still be in trouble. It opens no alert beyond
+    ``FIRING_MAX``, so that made-up names cannot fire without bound. Receivers are external servers: an address in an
+    error is cut behind its host.
     """
     changed: list[int] = []
     if cut:

@@ -1,8 +1,8 @@
-"""Who hears of alerts: receivers as operators set them, and the secrets that sign for them.
+"""Receivers of alerts, as operators set them, and their signing secrets.
 
-The alerting loop writes an outbox row to ``alert:NAME`` for every receiver that wants to hear of a change; the
-relay delivers it to the url of that time, signed. A receiver hears of changes after it was put: of an alert
-that already fires it hears the end.
+The alerting loop writes an outbox row to ``alert:NAME`` for every receiver with matching rules and severity. The relay
+delivers it, signed, to the receiver's URL at that time. A receiver gets the changes after its creation: of an alert
+that already fires, the end.
 """
 
 import re
@@ -33,11 +33,11 @@ RECEIVERS_MAX = 100
 
 
 class ReceiverRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A receiver, whole: what is left out gets its default.
+    """A complete receiver: a field that is left out gets its default.
 
     Attributes:
         url: ``https://…``, or ``http://…`` where that is allowed.
-        severity_min: The least bad that it wants to hear of.
+        severity_min: The lowest severity that it gets.
         rules: Only these; null is every rule.
     """
 
@@ -47,7 +47,7 @@ class ReceiverRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ReceiverView(msgspec.Struct, kw_only=True):
-    """One receiver, without its secrets; ``signing_secrets`` says how many sign."""
+    """One receiver, without its secrets; ``signing_secrets`` is the number of secrets in use."""
 
     name: str
     url: str
@@ -59,7 +59,7 @@ class ReceiverView(msgspec.Struct, kw_only=True):
 
 
 class StoredReceiver(msgspec.Struct):
-    """The answer to a put; ``secret`` only when this call made it. It is shown this once."""
+    """The stored receiver; ``secret`` only when this request made it, shown only in this response."""
 
     receiver: ReceiverView
     created: bool
@@ -67,7 +67,7 @@ class StoredReceiver(msgspec.Struct):
 
 
 class ReceiverSecret(msgspec.Struct):
-    """A new signing secret, shown this once; the old ones sign beside it for ``overlap``."""
+    """A new signing secret, shown only in this response; the old ones stay in use for ``overlap``."""
 
     receiver: str
     secret: str
@@ -78,9 +78,8 @@ class AlertReceivers:
     """The rows of ``tickwright.alert_receivers`` and their secrets.
 
     Args:
-        pool: Of this process.
-        allow_target: Raises ``Rejected`` for an address that may not be reached.
-        rules: That a receiver may name.
+        allow_target: Raises ``Rejected`` for an address that is not allowed.
+        rules: The rules that a receiver may name.
     """
 
     def __init__(self, pool: Pool, allow_target: Callable[[str], None], rules: Iterable[AlertRule]) -> None:
@@ -101,11 +100,11 @@ class AlertReceivers:
             return await _get(connection, name)
 
     async def put(self, name: str, wanted: ReceiverRequest, *, caller: Caller) -> StoredReceiver:
-        """Create a receiver, with its first secret, or replace it whole. What waits for it goes to the new url.
+        """Create a receiver, with its first secret, or replace it. Waiting messages go to the new URL.
 
         Raises:
             Rejected: ``invalid_receiver``, ``unknown_rule``, ``too_many_receivers`` (100 at most), ``invalid_target``,
-                or what the broker says of the url (``ssrf_blocked``). Permanent.
+                or what the broker refuses about the URL (``ssrf_blocked``). Permanent.
         """
         _check(name, wanted, self._rules)
         self._allow_target(wanted.url)
@@ -131,7 +130,7 @@ class AlertReceivers:
         return StoredReceiver(after, before is None, secret)
 
     async def rotate_secret(self, name: str, *, caller: Caller, overlap: timedelta = OVERLAP_DEFAULT) -> ReceiverSecret:
-        """Make a new signing secret; the old ones sign beside it for ``overlap``.
+        """Make a new signing secret; the old ones stay in use beside it for ``overlap``.
 
         Raises:
             Rejected: ``receiver_not_found`` (404), ``invalid_overlap``. Permanent.
@@ -155,7 +154,7 @@ class AlertReceivers:
         return ReceiverSecret(name, secret, format_duration(overlap))
 
     async def delete(self, name: str, *, caller: Caller) -> None:
-        """Forget a receiver, its secrets, and what still waits for it.
+        """Delete a receiver, its secrets, and its waiting messages.
 
         Raises:
             Rejected: ``receiver_not_found`` (404). Permanent.
@@ -204,7 +203,7 @@ def _subject(name: str) -> str:
 
 
 def _audited(receiver: ReceiverView | None) -> dict[str, Any] | None:
-    """Return what every viewer may read: of the url the host only, for the rest may open a door."""
+    """Return what every viewer may read: of the URL only the host, because the rest may be a credential."""
     if receiver is None:
         return None
     parts = urlsplit(receiver.url)

@@ -1,4 +1,4 @@
-"""The alert rules of the machinery: the outbox, sessions and the database."""
+"""The alert rules for the outbox, sessions and the database."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Puts an overview together from what was read; pure."""
+"""Builds an overview from what was read; pure."""
 
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -29,12 +29,8 @@ KEPT = timedelta(minutes=15)
 def build(moment: Moment, parts: Mapping[str, Any], rates: Rates, changes: "Changes", *, version: str) -> OverviewView:
     """Return the overview.
 
-    Args:
-        moment: Of this second.
-        parts: What :data:`READINGS` brought last, by name; all of it.
-        rates: That have taken ``moment`` in.
-        changes: Of the lists, so far.
-        version: Of the product.
+    ``parts`` are the last results of all :data:`READINGS` by name, ``rates`` include ``moment``, and ``changes`` are
+    the numbers of the lists so far.
     """
     view = OverviewView(
         at=moment.at,
@@ -130,7 +126,7 @@ def _dead_letters(parts: Mapping[str, Any]) -> DeadLettersNow:
 
 
 def _marks(view: OverviewView, moment: Moment, parts: Mapping[str, Any], done: int) -> dict[str, Any]:
-    """Return per list something that differs when the list has changed."""
+    """Return per list a value that differs when the list has changed."""
     jobs, polls = view.jobs, view.polls
     at_work = [(one.id, one.status, one.paused, one.chunks_done, one.released) for one in view.executions.latest]
     return {
@@ -149,9 +145,9 @@ def _marks(view: OverviewView, moment: Moment, parts: Mapping[str, Any], done: i
 
 
 class Changes:
-    """Gives each list a number that differs from the one before when the list has changed.
+    """Gives each list a number that changes with the list.
 
-    The numbers begin at an instant, so that those of another process are not taken for the same.
+    The numbers start at the present time, so that those of another process differ.
     """
 
     def __init__(self) -> None:
@@ -159,7 +155,7 @@ class Changes:
         self._numbers: dict[str, int] = {}
 
     def numbers(self, at: datetime, marks: Mapping[str, Any]) -> dict[str, int]:
-        """Take what was seen at ``at``; return the number of each list."""
+        """Compare the marks at ``at`` with the former ones; return the number of each list."""
         for name, mark in marks.items():
             if name not in self._numbers:
                 self._numbers[name] = int(at.timestamp())
@@ -170,20 +166,20 @@ class Changes:
 
 
 class Series:
-    """The main figures of the last fifteen minutes, a point every five seconds."""
+    """The main figures of the last fifteen minutes, one point every five seconds."""
 
     def __init__(self) -> None:
         self._views: deque[OverviewView] = deque()
 
     def take(self, view: OverviewView) -> None:
-        """Keep a point when the last one is five seconds old, and forget what is too old."""
+        """Add a point when the last one is five seconds old, and drop points older than fifteen minutes."""
         if not self._views or view.at - self._views[-1].at >= POINT_EVERY:
             self._views.append(view)
         while self._views and self._views[0].at < view.at - KEPT:
             self._views.popleft()
 
     def show(self) -> OverviewSeries:
-        """Return the points column by column."""
+        """Return the points as columns."""
         jobs = [view.jobs for view in self._views]
         ends = [one.finished_per_s for one in jobs]
         return OverviewSeries(

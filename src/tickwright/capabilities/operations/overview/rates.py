@@ -1,8 +1,8 @@
-"""Rates of the whole installation, from what its processes say of themselves; pure, on plain values.
+"""Rates of the whole installation, from the counters that its processes report; pure, on plain values.
 
-A session's numbers only rise while it lives (:mod:`tickwright.process.counters`), so two of its heartbeats give a
-rate, and the sum over living sessions is everybody's. A heartbeat that is overdue lets its session's rate fall
-instead of standing still; a session that is gone counts no more. Instants are seconds of the database's clock.
+A session's counters only rise while it lives (:mod:`tickwright.process.counters`), so two of its heartbeats give a
+rate, and the sum over living sessions is the total. While a heartbeat is overdue, its session's rate falls; a lost
+session has no rate. Instants are seconds of the database's clock.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ _ENDED = {
 
 
 class JobsSaid(msgspec.Struct):
-    """What a process says of all its jobs."""
+    """The counters of all jobs of a process."""
 
     starts: int = 0
     late: list[int] = []
@@ -37,7 +37,7 @@ class JobsSaid(msgspec.Struct):
 
 
 class CountersSaid(msgspec.Struct):
-    """What a process says of itself, as far as rates go."""
+    """The counters of a process that rates use."""
 
     jobs: JobsSaid | None = None
     polls: dict[str, int] = {}
@@ -45,7 +45,7 @@ class CountersSaid(msgspec.Struct):
     fanout: dict[str, int] = {}
 
     def totals(self) -> dict[str, int]:
-        """Return the numbers that rise, by the names of rates."""
+        """Return the rising counters by the names of rates."""
         found = {f"polls_{name}": count for name, count in self.polls.items()}
         found |= {f"relay_{name}": count for name, count in self.relay.items()}
         found["fanout_called"] = sum(self.fanout.values())
@@ -59,7 +59,7 @@ class CountersSaid(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One heartbeat: when it came, and what had been done until then."""
+    """One heartbeat: its instant, and the totals until then."""
 
     seen_s: float
     totals: Mapping[str, int]
@@ -68,21 +68,21 @@ class Beat:
 
 @dataclass(slots=True)
 class _Session:
-    """The heartbeats of a minute; ``running`` attempts at the last."""
+    """The heartbeats of a minute; ``running`` is the number of attempts at the last one."""
 
     beats: deque[Beat] = field(default_factory=deque)
     running: int = 0
     is_alive: bool = True
 
     def since(self, age_s: float) -> Beat | None:
-        """Return the oldest of the last ``age_s``; ``None`` where there is but one, or a gap before it."""
+        """Return the oldest heartbeat of the last ``age_s``; ``None`` if there is only one, or a gap before it."""
         last = self.beats[-1]
         found = [beat for beat in self.beats if last.seen_s - beat.seen_s <= age_s + SPAN_MIN_S]
         return found[0] if len(found) > 1 else None
 
 
 class Rates:
-    """Takes heartbeats and backlogs in, and says how fast things go."""
+    """Computes rates from heartbeats and backlogs."""
 
     def __init__(self) -> None:
         self._sessions: dict[int, _Session] = {}
@@ -90,11 +90,10 @@ class Rates:
         self._now_s = 0.0
 
     def take(self, now_s: float, said: Mapping[int, tuple[float, CountersSaid | None]]) -> None:
-        """Note who lives, and what those said that were heard since the last time.
+        """Take the living sessions and their new counters.
 
-        Args:
-            now_s: When this was read.
-            said: Per living session when it was seen last; ``None`` where that is known already, or unreadable.
+        ``said`` has per living session the instant of its last heartbeat and its counters: ``None`` where they are
+        known already, or unreadable.
         """
         self._now_s = now_s
         for token, (seen_s, counters) in said.items():
@@ -110,7 +109,7 @@ class Rates:
                 del self._sessions[token]
 
     def take_due(self, due: int, *, cap: int) -> None:
-        """Note how many jobs are due; a count that stopped at ``cap`` says nothing of how fast it changes."""
+        """Take the number of due jobs; a count that stopped at ``cap`` gives no rate."""
         if due >= cap or (self._due and self._now_s - self._due[-1][0] > SMOOTHED_S):
             self._due.clear()
         if due < cap:
@@ -120,22 +119,22 @@ class Rates:
 
     @property
     def running(self) -> int:
-        """Attempts that run, as the living sessions said last."""
+        """Running attempts, by the last heartbeats of the living sessions."""
         return sum(session.running for session in self._sessions.values() if session.is_alive)
 
     @property
     def done(self) -> int:
-        """What all have done that are remembered: another number means that something has happened."""
+        """The sum of all known totals; it changes when anything has happened."""
         return sum(sum(one.beats[-1].totals.values()) for one in self._sessions.values() if one.beats)
 
     @property
     def known(self) -> bool:
-        """Whether rates can be told: somebody was heard twice, or nobody lives."""
+        """Whether rates are known: a session has sent two heartbeats, or no session lives."""
         living = [one for one in self._sessions.values() if one.is_alive and one.beats]
         return not living or any(one.since(SMOOTHED_S) is not None for one in living)
 
     def per_s(self, name: str) -> float | None:
-        """Return how often per second something happens, over about ten seconds; ``None`` while nobody can tell."""
+        """Return how often per second something happens, over about ten seconds; ``None`` while that is unknown."""
         if not self.known:
             return None
         living = (one for one in self._sessions.values() if one.is_alive and one.beats)
@@ -150,21 +149,21 @@ class Rates:
         return max(0, last.totals.get(name, 0) - first.totals.get(name, 0)) / max(span_s, 0.1)
 
     def finished(self) -> FinishedRates | None:
-        """Return how attempts end."""
+        """Return how attempts end, per second."""
         if not self.known:
             return None
         names = [one.name for one in msgspec.structs.fields(FinishedRates)]
         return FinishedRates(**{name: self.per_s(name) or 0.0 for name in names})
 
     def due_changes_per_s(self) -> float | None:
-        """Return how fast the backlog changes; ``None`` where that is not known."""
+        """Return how fast the backlog changes; ``None`` while that is unknown."""
         if not self._due or self._due[-1][0] - self._due[0][0] < SPAN_MIN_S:
             return None
         (then_s, before), (now_s, after) = self._due[0], self._due[-1]
         return round((after - before) / (now_s - then_s), 3)
 
     def lateness(self) -> LatenessNow | None:
-        """Return how late the starts of the last minute were, those of sessions that are gone among them."""
+        """Return the lateness of the last minute's starts, including those of lost sessions."""
         late: list[int] = []
         for session in self._sessions.values():
             beats = [beat for beat in session.beats if beat.seen_s >= self._now_s - LATENESS_S]
@@ -176,7 +175,7 @@ class Rates:
 
 
 def quantile(late: Sequence[int], share: float) -> float | None:
-    """Return the upper end of the bucket in which a share of the starts is reached; ``None`` above the last."""
+    """Return the upper end of the bucket that reaches this share of the starts; ``None`` above the last bucket."""
     wanted, seen = share * sum(late), 0
     for count, bound_s in zip(late, LATENESS_BUCKETS_S, strict=False):
         seen += count
@@ -186,7 +185,7 @@ def quantile(late: Sequence[int], share: float) -> float | None:
 
 
 def caught_up(due: int, changes_per_s: float | None, *, cap: int) -> tuple[float | None, WhyNotCaughtUp | None]:
-    """Return in how many seconds nothing is due any more if it goes on like this, or why nobody can tell."""
+    """Return in how many seconds nothing is due at the present rate, or why that is unknown."""
     if not due:
         return None, "nothing_due"
     if due >= cap:

@@ -1,7 +1,4 @@
-"""What the overview and the metrics ask the database: one statement for each thing, every count bounded.
-
-The statements are in ``overview.sql`` and nowhere else, so the page, ``top`` and ``/metrics`` cannot drift apart.
-"""
+"""Queries of the overview and the metrics, all in ``overview.sql``; every count is bounded."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +32,7 @@ ANSWER_S = 1.0
 
 
 class SessionSaid(msgspec.Struct):
-    """A living session; ``counters`` is ``null`` where it was not heard since the last time."""
+    """A living session; ``counters`` is ``null`` where there is no heartbeat since the last reading."""
 
     id: int
     roles: list[str]
@@ -44,7 +41,7 @@ class SessionSaid(msgspec.Struct):
     counters: msgspec.Raw
 
     def said(self) -> CountersSaid | None:
-        """Return what it says; ``None`` where that is known already, or of a release that speaks otherwise."""
+        """Return its counters; ``None`` where they are known already, or where another release's format differs."""
         try:
             return msgspec.json.decode(self.counters, type=CountersSaid | None)
         except msgspec.ValidationError:
@@ -59,9 +56,9 @@ _NEWEST = msgspec.json.Decoder(list[FiringAlert])
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What changes from second to second; ``good_keys`` and ``good_sessions`` are those asked for that are good.
+    """The facts that change every second.
 
-    ``cut`` says that more lanes have jobs than were counted.
+    ``good_keys`` and ``good_sessions`` are the valid ones; ``cut``: more claim ranges have jobs than were counted.
     """
 
     at: datetime
@@ -84,14 +81,11 @@ async def read_moment(
     sessions: Collection[int] = (),
     before: Moment | None = None,
 ) -> Moment:
-    """Ask for it.
+    """Read the facts of this moment with one statement.
 
-    Args:
-        connection: Any; one statement is sent.
-        after: Sessions that were seen until then are known.
-        keys: API keys that must be good still.
-        sessions: Browsers' sessions, likewise.
-        before: Counts that stopped at the bound there are not made again: they would cost most and say the same.
+    Counters of sessions that were not seen ``after`` that instant are known already. ``keys`` and ``sessions`` (of
+    browsers) are checked. Counts that stopped at the bound in ``before`` are not repeated: they cost most and would not
+    change.
     """
     known = {} if before is None else {"due": before.due, "waiting": before.waiting}
     known = {name: count for name, count in known.items() if count >= COUNT_MAX}
@@ -125,7 +119,7 @@ _FIRING = msgspec.json.Decoder(list[FiringCount])
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """The alerts that fire; ``last_id`` is of the newest alert, whatever has become of it."""
+    """The firing alerts; ``last_id`` is the id of the newest alert in any state."""
 
     counts: Sequence[FiringCount]
     newest: list[FiringAlert]
@@ -139,28 +133,28 @@ async def read_job_gauges(connection: Connection) -> Sequence[Any]:
 
 
 async def read_standing(connection: Connection) -> Any:
-    """Return dead letters, what waits in the outbox, and the leases."""
+    """Return the dead letters, the waiting outbox messages, and the leases."""
     return await connection.fetchrow(SQL["standing"], COUNT_MAX, timeout=ANSWER_S)
 
 
 async def read_freshness(connection: Connection) -> Any:
-    """Return how fresh accounts are kept."""
+    """Return how fresh the polls of accounts are."""
     return await connection.fetchrow(SQL["freshness"], ACCOUNTS_SHOWN, timeout=ANSWER_S)
 
 
 async def read_poll_lags(connection: Connection) -> Sequence[Any]:
-    """Return per partition how far consumers are behind."""
+    """Return the lag of the consumers per partition."""
     rows: Sequence[Any] = await connection.fetch(SQL["poll_lags"], timeout=ANSWER_S)
     return rows
 
 
 async def read_polls(connection: Connection) -> Any:
-    """Return trackers and what waits and comes."""
+    """Return the trackers and the waiting and coming polls."""
     return await connection.fetchrow(SQL["polls"], COUNT_MAX, timeout=ANSWER_S)
 
 
 async def read_partners(connection: Connection) -> list[PartnerNow]:
-    """Return what became of the last turns of each partner."""
+    """Return what became of each partner's last time slots."""
     return [PartnerNow(**dict(row)) for row in await connection.fetch(SQL["partners"], timeout=ANSWER_S)]
 
 
@@ -172,7 +166,7 @@ async def read_executions(connection: Connection) -> ExecutionsNow:
 
 
 async def read_reports(connection: Connection) -> ReportsNow:
-    """Return where reports are, and the last file."""
+    """Return the reports by status, and the last file."""
     row = await connection.fetchrow(SQL["reports"], COUNT_MAX, timeout=ANSWER_S)
     last = None if row["last"] is None else msgspec.json.decode(row["last"], type=LastFile)
     counts = {name: row[name] for name in ("pending", "querying", "merging", "finished", "failed")}
@@ -180,12 +174,12 @@ async def read_reports(connection: Connection) -> ReportsNow:
 
 
 async def read_fanout(connection: Connection) -> FanoutNow:
-    """Return whom fan-out polls, and what its consumers say."""
+    """Return the entities of fan-out, and the counters of its consumers."""
     return FanoutNow(**dict(await connection.fetchrow(SQL["fanout"], COUNT_MAX, timeout=ANSWER_S)))
 
 
 async def read_alerts(connection: Connection) -> Firing:
-    """Return the alerts that fire."""
+    """Return the firing alerts."""
     row = await connection.fetchrow(SQL["alerts"], timeout=ANSWER_S)
     return Firing(_FIRING.decode(row["firing"]), _NEWEST.decode(row["newest"]), row["last_id"])
 
@@ -205,4 +199,4 @@ READINGS: Mapping[str, Reading] = MappingProxyType(
         "reports": read_reports,
     }
 )
-"""What may be some seconds old."""
+"""The readings that may be some seconds old."""

@@ -1,15 +1,13 @@
-"""One snapshot a second for everybody who looks, and none while nobody does.
+"""One snapshot a second while the overview is in use, else none.
 
-However many pages are open, a process asks the database once: a statement for what changes from second to second and
-two of those that may be some seconds old, in turn; a count that stopped at its bound is made anew with every fifth
-look. Each may take a second. A look costs at most a tenth of the time:
-when the database is slow, looks become rare instead of making it slower. While it does not answer, the last snapshot
-goes on, and says since when it is stale and why.
+A process reads once for any number of dashboards: one statement for what changes every second, and two of those that
+may be some seconds old, one after the other. A count that stopped at its bound is repeated at every fifth reading. Each
+statement may take a second. A reading takes at most a tenth of the time, so that a slow database is read less often.
+While the database does not answer, the last snapshot stays, with the time since when it is stale, and why.
 
-A snapshot becomes one message per kind of caller who listens, with what that kind may see, however many they are.
-A subscriber has the newest one and no queue: who reads slowly misses some, and who does not read is let go by
-the stream. With each snapshot the keys and sessions of subscribers are looked up again, so a stream
-ends with them.
+A snapshot becomes one message per kind of caller, with what that kind may see, for any number of callers. A subscriber
+has the newest message and no queue: a slow reader misses some, and the stream drops one that does not read. Each
+reading checks the keys and sessions of subscribers, so that a stream ends with its key or session.
 """
 
 import asyncio
@@ -49,12 +47,9 @@ _log = structlog.get_logger("tickwright.overview")
 
 
 class Subscriber:
-    """One stream's end: gives the newest message, and nothing when it is over.
+    """One end of a stream: returns the newest message, or ``None`` when it is over.
 
-    Attributes:
-        key_id: Of the API key that opened it; ``None`` where none was needed.
-        session_id: Of the browser's session that opened it, where one did.
-        sight: What it may be told.
+    ``key_id`` and ``session_id`` (of a browser) are what opened it; ``sight`` is what it may see.
     """
 
     def __init__(self, key_id: int | None, session_id: int | None = None, sight: Sight = ALL) -> None:
@@ -64,12 +59,12 @@ class Subscriber:
         self._woken = asyncio.Event()
 
     def give(self, message: bytes) -> None:
-        """Take the newest message; one that was not fetched is forgotten."""
+        """Store the newest message; replace one that was not read."""
         self._message = message
         self._woken.set()
 
     def end(self) -> None:
-        """Nothing comes any more, nor what waits."""
+        """End the stream; a stored message is dropped."""
         self._is_over = True
         self._woken.set()
 
@@ -79,7 +74,7 @@ class Subscriber:
         return self._is_over
 
     async def next(self, within_s: float) -> bytes | None:
-        """Return the next message; ``None`` when there was none in time, or it is over."""
+        """Return the next message; ``None`` on a timeout, or when it is over."""
         try:
             async with asyncio.timeout(within_s):
                 await self._woken.wait()
@@ -91,14 +86,9 @@ class Subscriber:
 
 
 class Snapshots(LoopService):
-    """Takes them; a :class:`tickwright.ports.service.Service`.
+    """Takes snapshots; a :class:`tickwright.ports.service.Service`.
 
-    Args:
-        pool: One connection of it is used at a time.
-        version: Of the product.
-        every_s: Between two snapshots.
-        streams_max: Subscribers at once.
-        streams_per_key: Of them with one API key.
+    It uses one connection of the pool at a time. ``every_s`` is the time between two snapshots.
     """
 
     name = "overview"
@@ -132,13 +122,11 @@ class Snapshots(LoopService):
         self._asked_sessions: set[int] = set()
         self._messages: dict[Sight, bytes] = {}
 
-    # ------------------------------------------------------------------ who looks
-
     async def latest(self) -> OverviewView:
-        """Return a snapshot that is about a second old at most, with its series; goes on for a while after that.
+        """Return a snapshot that is at most about a second old, with its series; keep taking more for a while.
 
         Raises:
-            Unavailable: ``database_unavailable``: there has never been one. Retry.
+            Unavailable: ``database_unavailable``: there is no snapshot yet. Retry.
         """
         self._asked_s = monotonic()
         self.wakeup.set()
@@ -151,7 +139,7 @@ class Snapshots(LoopService):
     def subscribe(
         self, key_id: int | None = None, session_id: int | None = None, *, sight: Sight = ALL
     ) -> Iterator[Subscriber]:
-        """Give every snapshot from now on, the first at once where there is one.
+        """Subscribe to the snapshots from now on; the present one, if fresh, comes at once.
 
         Raises:
             Unavailable: ``too_many_streams``, or ``draining``. Retry.
@@ -179,16 +167,14 @@ class Snapshots(LoopService):
 
     @property
     def is_resting(self) -> bool:
-        """Whether nobody looks, so that nothing is asked."""
+        """Whether there is no subscriber and no recent request, so that nothing is read."""
         return not self._is_wanted()
 
     def _is_wanted(self) -> bool:
         return bool(self._subscribers) or monotonic() - self._asked_s < LOOKED_AT_S
 
-    # ------------------------------------------------------------------ service
-
     async def _work(self) -> None:
-        """Read while there are viewers."""
+        """Read while the overview is in use."""
         while not self.stopping.is_set():
             self.tick()
             if self._is_wanted():
@@ -205,18 +191,16 @@ class Snapshots(LoopService):
             subscriber.end()
 
     async def stop(self) -> None:
-        """End, and do not wait for an answer."""
+        """End without waiting for the database."""
         await self.quiesce()
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading], timeout=1)
 
     def last_tick_age_s(self) -> float | None:
-        """Return the seconds since it came round; it may rest as long as nobody looks."""
+        """Return the seconds since the last turn; 0 while it rests."""
         age_s = super().last_tick_age_s()
         return age_s if age_s is None or self._is_wanted() else 0.0
-
-    # ------------------------------------------------------------------ looking
 
     async def _look_if_due(self) -> None:
         async with self._looking:
@@ -226,7 +210,7 @@ class Snapshots(LoopService):
     async def _look(self) -> None:
         began_s = monotonic()
         if self._reading is None:
-            self._reading = asyncio.create_task(self._read(), context=Context())  # nobody's request, nor its bounds
+            self._reading = asyncio.create_task(self._read(), context=Context())  # no request's context or bounds
         await asyncio.wait({self._reading}, timeout=ANSWER_S)
         if not self._reading.done():
             self._failed(f"the database has not answered within {ANSWER_S:g} s")
@@ -238,7 +222,7 @@ class Snapshots(LoopService):
         self._publish()
 
     def _judge(self, reading: "asyncio.Task[tuple[Moment, dict[str, Any]]]") -> None:
-        if reading.cancelled():  # by `stop`, which is no end of whoever waited for it
+        if reading.cancelled():  # by `stop`, which must not cancel a request that waits for it
             return
         try:
             moment, parts = reading.result()
@@ -263,11 +247,9 @@ class Snapshots(LoopService):
             return moment, await self._read_some(connection)
 
     async def _read_some(self, connection: Connection) -> dict[str, Any]:
-        """Read the next two in turn; at first everything."""
+        """Read the next two; the first time, all."""
         names = READINGS if len(self._parts) < len(READINGS) else [next(self._turn) for _ in range(SLOW_PER_LOOK)]
         return {name: await READINGS[name](connection) for name in names}
-
-    # ------------------------------------------------------------------ what becomes of it
 
     def _take(self, moment: Moment, parts: dict[str, Any]) -> None:
         self._parts |= parts

@@ -1,8 +1,8 @@
-"""How each task type does: what waits and runs, how fast, how late, how often it fails.
+"""Figures of each task type: waiting and running jobs, rates, lateness, failures.
 
-Counts are asked of the database, each up to a bound; rates are differences of what the workers say in their heartbeats
-(:mod:`tickwright.process.counters`), so they are unknown until a worker was heard twice. However many ask, the
-database is asked once a second.
+Counts come from the database, each up to a bound. Rates are differences of the counters in the workers' heartbeats
+(:mod:`tickwright.process.counters`), so they are unknown until a worker has sent two. For any number of requests, the
+database is read once a second.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ _SQL = load("tickwright.capabilities.operations.sql", "type_figures.sql")
 
 
 class TypeFigures(msgspec.Struct, frozen=True):
-    """One task type now. Counts stop at ``capped_at``; what nobody can tell yet is null.
+    """The figures of one task type. Counts stop at ``capped_at``; unknown figures are null.
 
-    ``failure_share`` is the share of attempts that failed of those that failed or succeeded, over about ten seconds.
+    ``failure_share`` is the share of failed attempts among those that failed or succeeded, over about ten seconds.
     """
 
     name: str
@@ -42,9 +42,9 @@ class TypeFigures(msgspec.Struct, frozen=True):
 
 
 class TypeFiguresView(msgspec.Struct, frozen=True):
-    """Every type that has live jobs, or of which a living worker has something to say.
+    """Every type that has live jobs or counters of a living worker.
 
-    ``partial``: jobs have more task types and priorities than a look counts; unregistered types may be missing.
+    ``partial``: jobs have more task types and priorities than were counted; unregistered types may be missing.
     """
 
     items: list[TypeFigures]
@@ -53,7 +53,7 @@ class TypeFiguresView(msgspec.Struct, frozen=True):
 
 
 class TypesNow:
-    """Answers, and remembers the heartbeats of the last minute."""
+    """Computes the figures, and keeps the heartbeats of the last minute."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -63,7 +63,7 @@ class TypesNow:
         self._reading = asyncio.Lock()
 
     async def figures(self) -> TypeFiguresView:
-        """Return the figures, a second old at most."""
+        """Return the figures, at most a second old."""
         async with self._reading:
             if self._view is None or monotonic() - self._read_s > FRESH_S:
                 with for_everybody():
@@ -80,7 +80,7 @@ class TypesNow:
         return TypeFiguresView(items, COUNT_MAX, any(row["cut"] for row in counts.values()))
 
     def _take(self, rows: Sequence[Any]) -> None:
-        """Note what each session says of each type; what was heard before is not noted twice."""
+        """Take each session's counters of each type; a known heartbeat is not counted twice."""
         said = {row["id"]: _types(row["types"]) for row in rows}
         for name in {*self._rates, *(name for types in said.values() for name in types)}:
             rates = self._rates.setdefault(name, Rates())
@@ -99,7 +99,7 @@ def _of(types: Mapping[str, JobsSaid], name: str) -> CountersSaid | None:
 def _types(text: str | None) -> Mapping[str, JobsSaid]:
     try:
         return {} if text is None else msgspec.json.decode(text, type=dict[str, JobsSaid])
-    except msgspec.DecodeError:  # a process of a release that speaks otherwise
+    except msgspec.DecodeError:  # a process of a release with another format
         return {}
 
 

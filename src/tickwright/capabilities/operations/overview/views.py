@@ -1,8 +1,8 @@
-"""What an operator sees first, as one value: the page, ``top``, ``up`` and scripts read the same overview.
+"""The overview as one value, which the dashboard, ``top``, ``up`` and scripts read.
 
 Counts of every kind stop at ``jobs.capped_at`` and then mean "that many or more". A rate is ``None`` until two
-heartbeats of the processes that live are known, which takes a few seconds. Fields about capabilities that nobody uses
-are zero or empty.
+heartbeats of the living processes are known, which takes a few seconds. Fields of unused capabilities are zero or
+empty.
 """
 
 from datetime import datetime
@@ -15,7 +15,7 @@ WhyNotCaughtUp = Literal["nothing_due", "capped", "not_catching_up", "measuring"
 
 
 class LatenessNow(msgspec.Struct, frozen=True):
-    """Start minus due of the starts of the last minute; a figure is the upper end of its histogram's bucket.
+    """Start minus due of the last minute's starts; a figure is the upper end of its histogram's bucket.
 
     ``None`` for a figure means more than an hour, the last bucket.
     """
@@ -26,7 +26,7 @@ class LatenessNow(msgspec.Struct, frozen=True):
 
 
 class FinishedRates(msgspec.Struct, frozen=True):
-    """How attempts end, per second. ``given_back`` and ``snoozed`` cost no attempt."""
+    """How attempts end, per second. ``given_back`` (released) and ``snoozed`` cost no attempt."""
 
     completed: float = 0.0
     failed: float = 0.0
@@ -37,7 +37,7 @@ class FinishedRates(msgspec.Struct, frozen=True):
 
 
 class LatestJob(msgspec.Struct, frozen=True):
-    """One of the youngest jobs; the first line of its error."""
+    """One of the newest jobs, with the first line of its error."""
 
     id: int
     task_type: str
@@ -51,9 +51,9 @@ class LatestJob(msgspec.Struct, frozen=True):
 class JobsNow(msgspec.Struct, frozen=True):
     """One-shot jobs.
 
-    ``running`` is what the living workers said with their last heartbeat. ``caught_up_in_s`` is ``due`` divided by
-    how fast it falls; where it is ``None``, ``not_caught_up`` says why. ``due_changes_per_s`` is below zero while the
-    backlog falls. ``partial``: jobs have more task types and priorities than a look counts, so there may be more.
+    ``running`` is the sum of the living workers' last heartbeats. ``caught_up_in_s`` is ``due`` divided by how fast it
+    falls; where it is ``None``, ``not_caught_up`` is the reason. ``due_changes_per_s`` is below zero while the backlog
+    falls. ``partial``: jobs have more task types and priorities than were counted, so there may be more.
     """
 
     due: int
@@ -72,7 +72,7 @@ class JobsNow(msgspec.Struct, frozen=True):
 
 
 class PartnerNow(msgspec.Struct, frozen=True):
-    """What the turns of the last ten minutes became for one partner, and whether it is called."""
+    """What became of one partner's time slots of the last ten minutes, and whether it is called."""
 
     name: str
     state: str
@@ -85,7 +85,7 @@ class PartnerNow(msgspec.Struct, frozen=True):
 
 
 class PollsNow(msgspec.Struct, frozen=True):
-    """Polling. ``ahead``: polls released in each second of a minute; ``trackers`` is an estimate above 50,000."""
+    """Polling. ``ahead``: polls released in each second of the next minute; ``trackers`` is estimated above 50,000."""
 
     trackers: int
     unplaced: int
@@ -103,7 +103,7 @@ class PollsNow(msgspec.Struct, frozen=True):
 
 
 class OutboxNow(msgspec.Struct, frozen=True):
-    """Messages that wait for the relay. ``failing`` destinations have an error at their head."""
+    """Messages that wait for the relay. The first message of ``failing`` destinations has an error."""
 
     waiting: int
     oldest_s: float
@@ -115,8 +115,8 @@ class OutboxNow(msgspec.Struct, frozen=True):
 class FanoutNow(msgspec.Struct, frozen=True):
     """Entity fan-out; ``queued`` is ``None`` where no consumer has counted.
 
-    ``succeeded``, ``failed``, ``superseded`` and ``expired`` are of the last minute. ``called_per_s`` are calls of
-    modules' functions that ended, in whatever way.
+    ``succeeded``, ``failed``, ``superseded`` and ``expired`` are of the last minute. ``called_per_s`` counts ended
+    calls of modules' functions, with any outcome.
     """
 
     entities: int
@@ -132,7 +132,7 @@ class FanoutNow(msgspec.Struct, frozen=True):
 
 
 class LastFile(msgspec.Struct, frozen=True):
-    """The newest report that is finished. ``took_s`` is from the request until its file was there."""
+    """The newest finished report. ``took_s`` is from the request until its file existed."""
 
     id: int
     type: str
@@ -174,7 +174,7 @@ class ExecutionNow(msgspec.Struct, frozen=True):
 
 
 class ExecutionsNow(msgspec.Struct, frozen=True):
-    """Executions: to be begun, since when, at work, and actions that have not left; the last few of them."""
+    """Executions: waiting and for how long, working, actions that have not left; and the last few."""
 
     waiting: int
     oldest_s: float
@@ -184,7 +184,7 @@ class ExecutionsNow(msgspec.Struct, frozen=True):
 
 
 class FiringAlert(msgspec.Struct, frozen=True):
-    """An alert that fires."""
+    """A firing alert."""
 
     id: int
     rule: str
@@ -195,7 +195,7 @@ class FiringAlert(msgspec.Struct, frozen=True):
 
 
 class AlertsNow(msgspec.Struct, frozen=True):
-    """Alerts that fire now, by severity, and five of them: the most severe first, of these the newest."""
+    """Firing alerts by severity, and five of them: the most severe first, of equal ones the newest."""
 
     critical: int
     warning: int
@@ -213,7 +213,7 @@ class WorkersNow(msgspec.Struct, frozen=True):
 
 
 class LeasesNow(msgspec.Struct, frozen=True):
-    """Leases of the control loops. ``overdue`` have an owner who let the deadline pass, and nobody took over."""
+    """Leases of the control loops. ``overdue`` have an owner that missed the deadline, and no successor."""
 
     held: int
     free: int
@@ -221,7 +221,7 @@ class LeasesNow(msgspec.Struct, frozen=True):
 
 
 class DeadLettersNow(msgspec.Struct, frozen=True):
-    """What was given up, each counted up to the bound; ``fanout`` is ``None`` where no consumer has counted."""
+    """Dead letters, each counted up to the bound; ``fanout`` is ``None`` where no consumer has counted."""
 
     jobs: int
     outbox: int
@@ -229,9 +229,9 @@ class DeadLettersNow(msgspec.Struct, frozen=True):
 
 
 class OverviewSeries(msgspec.Struct, frozen=True):
-    """The main figures of the last fifteen minutes in which somebody looked, a point every five seconds, oldest first.
+    """The main figures of the last fifteen minutes, a point every five seconds, oldest first.
 
-    All lists are as long as ``at``. Times in which nobody looked are gaps between two instants.
+    All lists are as long as ``at``. While the overview is not in use there are no points.
     """
 
     at: list[datetime]
@@ -249,11 +249,10 @@ class OverviewSeries(msgspec.Struct, frozen=True):
 class OverviewView(msgspec.Struct, frozen=True):
     """One snapshot; ``at`` is the database's clock.
 
-    ``stale_since`` is set while the database does not answer, and ``stale_why`` says what it said: the rest is then
-    the last snapshot. ``changes`` has a number per list (``jobs alerts executions reports outbox leases workers
-    dead_letters accounts partners fanout``), which differs from the one before when the list has changed: compare
-    it with the one you saw, and fetch the list again when it differs. ``series`` comes with ``GET /v1/overview``
-    only; the stream carries ``None``.
+    ``stale_since`` is set while the database does not answer, and ``stale_why`` is the reason: the rest is then the
+    last snapshot. ``changes`` has a number per list (``jobs alerts executions reports outbox leases workers
+    dead_letters accounts partners fanout``), which changes when the list has changed: fetch a list again when its
+    number differs from the one you have. ``series`` is only in ``GET /v1/overview``; in the stream it is ``None``.
     """
 
     at: datetime

@@ -1,4 +1,4 @@
-"""The REST routes of those who hear of alerts; for admins, because a url may open a door."""
+"""The REST routes of alert receivers; for admins, because a URL may have a credential."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ STRUCTS = (Page[ReceiverView], ReceiverRequest, ReceiverSecret, ReceiverView, Ro
 
 
 def receiver_routes(receivers: AlertReceivers, gate: Gate) -> APIRouter:
-    """Return the management of receivers of alerts."""
+    """Return the routes of alert receivers."""
     router = APIRouter(tags=["alert receivers"])
     allowed = gate.allow(Role.ADMIN)
     admin = Annotated[Caller, Depends(allowed)]
@@ -41,7 +41,7 @@ def receiver_routes(receivers: AlertReceivers, gate: Gate) -> APIRouter:
 
     @router.put("/v1/alerts/receivers/{name}", **answers(StoredReceiver, 200, 201), **takes(ReceiverRequest))
     async def put_receiver(request: Request, name: Name, caller: admin) -> Response:
-        """Create a receiver of alerts, or replace it whole. Its first signing secret is shown this once."""
+        """Create or replace a receiver of alerts. Its first signing secret is shown only in this response."""
         stored = await receivers.put(name, await gate.read(request, ReceiverRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
@@ -49,14 +49,14 @@ def receiver_routes(receivers: AlertReceivers, gate: Gate) -> APIRouter:
         "/v1/alerts/receivers/{name}/rotate-secret", **answers(ReceiverSecret), **takes(RotateRequest, required=False)
     )
     async def rotate_receiver_secret(request: Request, name: Name, caller: admin) -> Response:
-        """Make a new signing secret, shown this once; the old ones sign beside it for `overlap`."""
+        """Make a new signing secret, shown only in this response; the old ones stay in use for `overlap`."""
         body = await gate.read(request, RotateRequest, default=RotateRequest())
         overlap = parse_duration(body.overlap, field="overlap")
         return answer(await receivers.rotate_secret(name, caller=caller, overlap=overlap))
 
     @router.delete("/v1/alerts/receivers/{name}", status_code=204, response_class=Response)
     async def delete_receiver(name: Name, caller: admin) -> Response:
-        """Forget a receiver of alerts, and what still waits for it."""
+        """Delete a receiver of alerts, and its waiting messages."""
         await receivers.delete(name, caller=caller)
         return Response(status_code=204)
 

@@ -1,4 +1,4 @@
-"""How each task type does."""
+"""The REST route of the figures of task types."""
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
@@ -12,7 +12,7 @@ STRUCTS = (TypeFiguresView,)
 
 
 def figure_routes(types: TypesNow, gate: Gate) -> APIRouter:
-    """Return the routes of figures."""
+    """Return the route."""
     router = APIRouter()
 
     @router.get(
@@ -22,7 +22,7 @@ def figure_routes(types: TypesNow, gate: Gate) -> APIRouter:
         **answers(TypeFiguresView),
     )
     async def task_type_figures() -> Response:
-        """Say of each task type what waits and runs, how fast, how late and how often it fails."""
+        """Return for each task type its waiting and running jobs, rates, lateness and failures."""
         return answer(await types.figures())
 
     return router

@@ -1,4 +1,4 @@
-"""The routes of what operators look after: a worker, the leases, the outbox per destination, alerts."""
+"""The REST routes of a worker, the leases, the outbox per destination, and acknowledged alerts."""
 
 from typing import Annotated
 
@@ -33,7 +33,7 @@ STRUCTS = (
 
 
 def desk_routes(pool: Pool, purposes: LeasePurposes, gate: Gate) -> APIRouter:
-    """Return every route of the operators' desk."""
+    """Return the routes of :class:`OperatorDesk`."""
     router = APIRouter(tags=["operations"])
     desk = OperatorDesk(pool, purposes)
     _workers(router, desk, gate)
@@ -42,7 +42,7 @@ def desk_routes(pool: Pool, purposes: LeasePurposes, gate: Gate) -> APIRouter:
 
     @router.post("/v1/alerts/{alert}/acknowledge", **answers(AlertView), **takes(AcknowledgeRequest, required=False))
     async def acknowledge_alert(request: Request, alert: Id, caller: operator) -> Response:
-        """Say that somebody looks after an alert that fires, with a note; one that fires again is a new one."""
+        """Note that you handle a firing alert; an alert that fires again later is a new one."""
         body = await gate.read(request, AcknowledgeRequest, default=AcknowledgeRequest())
         return answer(await desk.acknowledge(alert, body.note, caller=caller))
 
@@ -60,12 +60,12 @@ def _workers(router: APIRouter, desk: OperatorDesk, gate: Gate) -> None:
 
     @router.get("/v1/leases", dependencies=viewer, **answers(Page[LeaseView]))
     async def list_leases() -> Response:
-        """List the leases of the control loops: who has each, since when, under which fence, and what it guards."""
+        """List the leases of the control loops: holder, since when, fence, and what the holder does."""
         return answer(Page(await desk.leases()))
 
     @router.post("/v1/leases/{job_name}/release", **answers(ReleasedLease))
     async def release_lease(job_name: JobName, caller: admin) -> Response:
-        """Take a lease away from its holder: the fence rises, and the next process that looks gets it."""
+        """Take a lease away from its holder: the fence rises, and the next process that asks for it gets it."""
         return answer(await desk.release(job_name, caller=caller))
 
 
@@ -75,16 +75,16 @@ def _outbox(router: APIRouter, desk: OperatorDesk, gate: Gate) -> None:
 
     @router.get("/v1/outbox:destinations", dependencies=viewer, **answers(Page[DestinationView]))
     async def list_destinations() -> Response:
-        """List what waits for each destination, the stuck and the oldest first; at most 1,000 destinations."""
+        """List the waiting messages per destination, the stuck and the oldest first; at most 1,000 destinations."""
         return answer(Page(await desk.destinations()))
 
     @router.post("/v1/outbox:retry", **answers(RetriedOutbox), **takes(RetryRequest))
     async def retry_destination(request: Request, caller: operator) -> Response:
-        """Try a destination's messages now that wait for another try, 1,000 a call; it rests for 30 s at most."""
+        """Retry a destination's waiting messages now, 1,000 a call; the relay may still pause it for up to 30 s."""
         body = await gate.read(request, RetryRequest)
         return answer(await desk.retry(body.destination, caller=caller))
 
     @router.post("/v1/outbox/{message}/discard", **answers(DiscardedMessage))
     async def discard_message(message: Id, caller: operator) -> Response:
-        """Give a message up that waits: a dead letter, which can be requeued. One that is being sent now is sent."""
+        """Dead-letter a waiting message, which can be requeued. A message that is being sent is still sent."""
         return answer(await desk.discard(message, caller=caller))

@@ -1,4 +1,4 @@
-"""What an operator sees first: the overview, asked for or as a stream."""
+"""The REST routes of the overview: a snapshot, or a stream."""
 
 from typing import Annotated
 
@@ -27,12 +27,12 @@ def overview_routes(snapshots: Snapshots, gate: Gate) -> APIRouter:
 
     @router.get("/v1/overview", dependencies=[Depends(gate.allow(Role.VIEWER))], **answers(OverviewView))
     async def overview() -> Response:
-        """Return a snapshot that is about a second old at most, with the series of the last fifteen minutes."""
+        """Return a snapshot that is at most about a second old, with the series of the last fifteen minutes."""
         return answer(await snapshots.latest())
 
     @router.get(STREAM, responses={200: _EVENTS})
     async def stream(caller: viewer) -> Response:
-        """Stream snapshots as server-sent events, while the key or session is good; 503 `too_many_streams`."""
+        """Stream snapshots as server-sent events, while the key or session is valid; 503 `too_many_streams`."""
         return EventStream(snapshots.subscribe(caller.key_id, caller.session_id, sight=sight()), "overview")
 
     return router

@@ -39,7 +39,7 @@ STRUCTS = (
 
 
 def operation_routes(operations: Operations, gate: Gate) -> APIRouter:
-    """Return what operators look at."""
+    """Return the routes of workers, alerts, the outbox and the audit trail."""
     router = APIRouter(tags=["operations"])
     viewer = [Depends(gate.allow(Role.VIEWER))]
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
@@ -51,7 +51,7 @@ def operation_routes(operations: Operations, gate: Gate) -> APIRouter:
 
     @router.post("/v1/workers/{worker}/drain", status_code=202, **answers(DrainView, 202))
     async def drain_worker(worker: Id, caller: admin) -> Response:
-        """Ask a process, whatever its roles are, to finish what it runs and stop."""
+        """Ask a process of any role to finish what it runs and stop."""
         await operations.drain(worker, caller=caller)
         return answer(DrainView(worker, "requested"), 202)
 
@@ -86,7 +86,7 @@ def _listings(router: APIRouter, operations: Operations, gate: Gate) -> None:
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List operator actions, newest first. A page that filters looks at 10,000 at most."""
+        """List operator actions, newest first. A filtered page reads at most 10,000."""
         query = AuditQuery(
             action=action, action_prefix=action_prefix, subject=subject, actor=actor, cursor=cursor, limit=limit
         )
@@ -94,18 +94,18 @@ def _listings(router: APIRouter, operations: Operations, gate: Gate) -> None:
 
 
 def key_routes(keys: ApiKeys, gate: Gate) -> APIRouter:
-    """Return the management of API keys, for admins."""
+    """Return the routes of API keys, for admins."""
     router = APIRouter(tags=["keys"])
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
 
     @router.get("/v1/keys", dependencies=[Depends(gate.allow(Role.ADMIN))], **answers(Page[KeyView]))
     async def list_keys() -> Response:
-        """List every key, without what opens anything."""
+        """List every key, without the key itself."""
         return answer(Page(await keys.list()))
 
     @router.post("/v1/keys", status_code=201, **answers(NewKeyView, 201), **takes(KeyRequest))
     async def create_key(request: Request, caller: admin) -> Response:
-        """Make a key, with a role or with scopes. It is shown this once."""
+        """Make a key, with a role or with scopes. The key is shown only in this response."""
         body = await gate.read(request, KeyRequest)
         expires_in = None if body.expires_in is None else parse_duration(body.expires_in, field="expires_in")
         role = None if body.role is None else Role[body.role.upper()]
@@ -116,7 +116,7 @@ def key_routes(keys: ApiKeys, gate: Gate) -> APIRouter:
 
     @router.post("/v1/keys/{key_id}/rotate", status_code=201, **rotating)
     async def rotate_key(request: Request, key_id: Id, caller: admin) -> Response:
-        """Make a successor with the same name, role, scopes and end; the old key ends after `overlap`."""
+        """Make a successor with the same name, role, scopes and expiry; the old key expires after `overlap`."""
         body = await gate.read(request, RotateKeyRequest, default=RotateKeyRequest())
         overlap = parse_duration(body.overlap, field="overlap")
         expires_in = None if body.expires_in is None else parse_duration(body.expires_in, field="expires_in")
@@ -126,7 +126,7 @@ def key_routes(keys: ApiKeys, gate: Gate) -> APIRouter:
 
     @router.post("/v1/keys/{key_id}/revoke", **answers(KeyView))
     async def revoke_key(key_id: Id, caller: admin) -> Response:
-        """Refuse a key from now on; every other replica does within a second."""
+        """Revoke a key; every replica refuses it within a second."""
         revoked = await keys.revoke(key_id, caller=caller)
         gate.forget_keys()
         return answer(revoked)

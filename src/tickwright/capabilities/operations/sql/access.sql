@@ -1,11 +1,11 @@
 -- name: create
--- A new key; only its hash is kept.
+-- A new key; only its hash is stored.
 INSERT INTO tickwright.api_keys (name, role, prefix, hash, expires_at, scopes)
 VALUES ($1, $2, $3, $4, clock_timestamp() + $5::interval, $6)
 RETURNING id, name, CASE WHEN scopes = '{}' THEN role END AS role, scopes, prefix, created_at, expires_at, revoked_at;
 
 -- name: succeed
--- A successor with the name, the role and the scopes of a key, and its end unless $4 says another. Index: api_keys_pkey.
+-- A successor with the name, role and scopes of a key, and its expiry unless $4 is given. Index: api_keys_pkey.
 INSERT INTO tickwright.api_keys (name, role, prefix, hash, expires_at, scopes)
 SELECT name, role, $2, $3, coalesce(clock_timestamp() + $4::interval, expires_at), scopes FROM tickwright.api_keys WHERE id = $1
 RETURNING id, name, CASE WHEN scopes = '{}' THEN role END AS role, scopes, prefix, created_at, expires_at, revoked_at;
@@ -26,5 +26,5 @@ UPDATE tickwright.api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp
 RETURNING id, name, CASE WHEN scopes = '{}' THEN role END AS role, scopes, prefix, created_at, expires_at, revoked_at;
 
 -- name: expire
--- Let a key end after the overlap. Index: api_keys_pkey.
+-- Expire a key after the overlap. Index: api_keys_pkey.
 UPDATE tickwright.api_keys SET expires_at = least(expires_at, clock_timestamp() + $2::interval) WHERE id = $1;

@@ -1,48 +1,48 @@
 -- name: list
--- All receivers, or the one named $1, and how many secrets sign for each; never a secret. Small: a row per receiver.
+-- All receivers, or the one named $1, and the number of their secrets in use; never a secret. Small: a row per receiver.
 SELECT r.*, (SELECT count(*) FROM tickwright.alert_receiver_secrets s
               WHERE s.receiver = r.name AND (s.retires_at IS NULL OR s.retires_at > clock_timestamp())) AS signing_secrets
   FROM tickwright.alert_receivers r WHERE $1::text IS NULL OR r.name = $1 ORDER BY r.name LIMIT 1000;
 
 -- name: count
--- How many there are; a put waits for the one before it, so that the bound holds. Small: a row per receiver.
+-- The number of receivers. Puts are serialized, so that the bound holds. Small: a row per receiver.
 SELECT count(*) FROM tickwright.alert_receivers;
 
 -- name: lock_all
--- Changes of receivers come one after the other, under the lock of a row: a table's lock waits behind every session that has a weak one, for which
--- it needs no right. Readers wait for none of them. Small: one row.
+-- Serialize changes of receivers by the lock of a row; readers do not wait. A table lock would wait for every session with a weak one,
+-- which needs no right. Small: one row.
 SELECT FROM tickwright.installation FOR UPDATE;
 
 -- name: put
--- Create or replace a receiver; what waits for it goes to the new url. Index: alert_receivers_pkey.
+-- Create or replace a receiver; waiting messages go to the new URL. Index: alert_receivers_pkey.
 INSERT INTO tickwright.alert_receivers (name, url, severity_min, rules) VALUES ($1, $2, $3, $4::text[])
 ON CONFLICT (name) DO UPDATE
    SET url = excluded.url, severity_min = excluded.severity_min, rules = excluded.rules, updated_at = clock_timestamp();
 
 -- name: delete
--- Forget a receiver and its secrets. Index: alert_receivers_pkey.
+-- Delete a receiver and its secrets. Index: alert_receivers_pkey.
 DELETE FROM tickwright.alert_receivers WHERE name = $1;
 
 -- name: delete_waiting
--- And what still waits for it. Index: outbox_lane.
+-- Delete a receiver's waiting messages. Index: outbox_lane.
 DELETE FROM tickwright.outbox
  WHERE hashtextextended(destination, 0) = hashtextextended('alert:' || $1::text, 0) AND destination = 'alert:' || $1::text;
 
 -- name: add_secret
--- A secret that signs from now on.
+-- Add a secret, in use from now on.
 INSERT INTO tickwright.alert_receiver_secrets (receiver, secret) VALUES ($1, $2);
 
 -- name: retire_secrets
--- The secrets so far sign for a while beside the new one. Index: alert_receiver_secrets_receiver.
+-- Keep the present secrets in use beside a new one, for a while. Index: alert_receiver_secrets_receiver.
 UPDATE tickwright.alert_receiver_secrets SET retires_at = least(retires_at, clock_timestamp() + $2::interval)
  WHERE receiver = $1;
 
 -- name: drop_retired
--- Secrets that sign no more are kept nowhere. Index: alert_receiver_secrets_receiver.
+-- Delete secrets that are no longer in use. Index: alert_receiver_secrets_receiver.
 DELETE FROM tickwright.alert_receiver_secrets WHERE receiver = $1 AND retires_at <= clock_timestamp();
 
 -- name: endpoints
--- Where messages to these receivers go now, and the secrets that sign, newest first. Indexes: alert_receivers_pkey,
+-- The present URLs of these receivers, and their secrets in use, newest first. Indexes: alert_receivers_pkey,
 -- alert_receiver_secrets_receiver.
 SELECT r.name, r.url,
        ARRAY(SELECT s.secret FROM tickwright.alert_receiver_secrets s
@@ -51,9 +51,10 @@ SELECT r.name, r.url,
   FROM tickwright.alert_receivers r WHERE r.name = ANY ($1::text[]);
 
 -- name: tell
--- A message for every receiver that wants to hear of these alerts of a rule as they are now: fired or resolved. In the transaction that
--- changed them, so each change is told once. Of alerts that fired together the first $2 are told, also when they are resolved; the last
--- one says how many more there are. Small: a row per receiver. Index: alerts_pkey; those that fired together have ids close by.
+-- Write a message to every matching receiver for these alerts of a rule, which fired or were resolved. In the transaction that changed
+-- them, so that each change is written once. Of alerts that fired together the first $2 are written, also when they are resolved; the last
+-- one has the number of further ones. Small: a row per receiver. Index: alerts_pkey; alerts that fired together have ids close to each
+-- other.
 INSERT INTO tickwright.outbox (destination, key, payload)
 SELECT 'alert:' || r.name, a.rule || '/' || a.subject,
        jsonb_build_object('version', 1, 'event', CASE a.state WHEN 'firing' THEN 'fired' ELSE 'resolved' END, 'alert_id', a.id,

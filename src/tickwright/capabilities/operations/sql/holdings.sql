@@ -1,13 +1,13 @@
 -- name: worker
--- One worker session, and how old its last word is. Index: workers_pkey.
+-- One worker session, and the age of its last heartbeat. Index: workers_pkey.
 SELECT id, name, roles, version, started_at, seen_at, lease_until, drain_requested_at, lost_at, facts,
        lost_at IS NULL AND lease_until > clock_timestamp() AS alive, date_part('epoch', clock_timestamp() - seen_at) AS seen_ago_s
   FROM tickwright.workers WHERE id = $1;
 
 -- name: holds
--- What a worker session holds ($1 its token, $2 its name), at most $3 of each kind; its jobs among the first $4 of each lane that are due.
--- Indexes: scheduled_tasks_due, as a reclaim; execution_chunks_owner, executions_owner, reports_owner, report_parts_owner, fanout_cursors_owner,
--- poll_queue_taken. Small: leases, partitions.
+-- What a worker session holds ($1 its token, $2 its name), at most $3 of each kind; its jobs among the first $4 due ones of each claim
+-- range. Indexes: scheduled_tasks_due, as a reclaim; execution_chunks_owner, executions_owner, reports_owner, report_parts_owner,
+-- fanout_cursors_owner, poll_queue_taken. Small: leases, partitions.
 WITH RECURSIVE {lane}
 (SELECT 'job' AS kind, f.id, f.task_type::text AS name, NULL::integer AS number, f.started_at AS since_at, f.fence, f.attempts::bigint AS count
    FROM (SELECT due.* FROM (SELECT * FROM lane LIMIT 1000) AS lane CROSS JOIN LATERAL (
@@ -38,8 +38,8 @@ UNION ALL
 (SELECT 'partition', NULL, topic, partition, NULL, epoch, NULL FROM tickwright.poll_partitions WHERE owner = $1 LIMIT $3);
 
 -- name: owns
--- Whether a worker session owns anything that would be nobody's without it: all that a reclaim gives back. Indexes: execution_chunks_owner,
--- executions_owner, report_parts_owner, reports_owner, fanout_cursors_owner, poll_queue_taken; scheduled_tasks_due, as a reclaim.
+-- Whether a worker session owns anything that a reclaim would release. Indexes: execution_chunks_owner, executions_owner,
+-- report_parts_owner, reports_owner, fanout_cursors_owner, poll_queue_taken; scheduled_tasks_due, as a reclaim.
 WITH RECURSIVE {lane}, {claimable}
 SELECT EXISTS (SELECT FROM tickwright.execution_chunks WHERE owner = $1)
     OR EXISTS (SELECT FROM tickwright.executions WHERE owner = $1)
@@ -51,7 +51,8 @@ SELECT EXISTS (SELECT FROM tickwright.execution_chunks WHERE owner = $1)
                 WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = $1);
 
 -- name: leases
--- Every lease of a control loop, and the session of its owner, whose name has the process's in front. Small: a row per loop and per session.
+-- Every lease of a control loop, and the session of its owner, whose name starts with that of the session. Small: a row per loop and per
+-- session.
 SELECT j.job_name, j.slice_start, j.slice_end, j.last_started_at, j.last_completed_at, j.running, j.version, j.owner, j.lease_until,
        j.running AND j.lease_until > clock_timestamp() AS held,
        CASE WHEN j.running THEN date_part('epoch', clock_timestamp() - j.last_started_at) END AS age_s,
@@ -59,7 +60,7 @@ SELECT j.job_name, j.slice_start, j.slice_end, j.last_started_at, j.last_complet
   FROM tickwright.job_config j ORDER BY j.job_name LIMIT 1000;
 
 -- name: break_lease
--- An operator takes a lease away from its holder, as leases.sql says. Index: job_config_pkey.
+-- Take a lease away from its holder, as break_lease in leases.sql. Index: job_config_pkey.
 WITH held AS (
   SELECT job_name, owner, version FROM tickwright.job_config WHERE job_name = $1 AND running FOR UPDATE
 )
@@ -72,11 +73,11 @@ RETURNING held.owner, held.version AS old_version, j.version;
 SELECT EXISTS (SELECT FROM tickwright.job_config WHERE job_name = $1);
 
 -- name: acknowledge
--- Somebody looks after an alert that fires. Index: alerts_pkey.
+-- Store the operator and note of a firing alert. Index: alerts_pkey.
 UPDATE tickwright.alerts SET acknowledged_at = clock_timestamp(), acknowledged_by = $2, acknowledged_note = $3
  WHERE id = $1 AND state = 'firing'
 RETURNING id, rule, subject, severity, summary, state, fired_at, seen_at, resolved_at, facts, acknowledged_at, acknowledged_by, acknowledged_note;
 
 -- name: alert_state
--- Whether an alert fires. Index: alerts_pkey.
+-- The state of an alert. Index: alerts_pkey.
 SELECT state FROM tickwright.alerts WHERE id = $1;

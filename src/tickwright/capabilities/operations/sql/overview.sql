@@ -1,8 +1,8 @@
 -- name: now
--- What changes from second to second: jobs that are due, up to $1, and that wait, up to $6 (0 counts none); whom we live with (what sessions
--- seen after $2 say of themselves; $3 at most), which of the API keys $4 and of the browsers' sessions $7 are good, and the $5 youngest jobs. Index: scheduled_tasks_due,
--- one bounded range a lane; workers_pkey (small: a row per session of a day), api_keys_pkey, sessions_pkey, and the primary keys of the live table
--- and of each day.
+-- What changes every second: due jobs, up to $1, and waiting ones, up to $6 (0 counts none); the living sessions ($3 at most) and the
+-- counters of those seen after $2; which of the API keys $4 and of the browsers' sessions $7 are valid; the $5 newest jobs. Index:
+-- scheduled_tasks_due, one bounded scan per claim range; workers_pkey (small: a row per session of a day), api_keys_pkey, sessions_pkey,
+-- and the primary keys of the live table and of each day.
 WITH RECURSIVE {lane}, {counted}
 SELECT clock_timestamp() AS at, (SELECT cut FROM cut) AS cut,
        (SELECT count(*) FROM (
@@ -41,8 +41,8 @@ SELECT clock_timestamp() AS at, (SELECT cut FROM cut) AS cut,
           FROM (SELECT * FROM tickwright.scheduled_tasks ORDER BY id DESC LIMIT $5::integer) AS j)::text AS latest;
 
 -- name: job_gauges
--- Per task type: due, running and upcoming jobs, each counted up to $1 for itself, and since when the oldest due one waits. Running
--- ones are those among the $1 oldest rows that are due; cut where some lanes may be left out. Index: scheduled_tasks_due, three bounded ranges a lane.
+-- Per task type: due, running and upcoming jobs, each counted up to $1, and the age of the oldest due one. Running ones are counted among
+-- the $1 oldest due rows. cut: some claim ranges may be left out. Index: scheduled_tasks_due, three bounded scans per claim range.
 WITH RECURSIVE {lane}, {counted}
 SELECT lane.task_type,
        sum(due.jobs)::bigint AS due, sum(begun.jobs)::bigint AS processing, sum(upcoming.jobs)::bigint AS upcoming,
@@ -69,7 +69,7 @@ SELECT lane.task_type,
  GROUP BY lane.task_type ORDER BY lane.task_type;
 
 -- name: standing
--- Dead letters of both kinds and what waits in the outbox, each counted up to $1; the leases. Indexes: scheduled_tasks_dead_pkey,
+-- Dead letters of both kinds and waiting outbox messages, each counted up to $1; the leases. Indexes: scheduled_tasks_dead_pkey,
 -- outbox_dead_pkey, outbox_pkey; leases are a row per job name.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM tickwright.scheduled_tasks_dead LIMIT $1) AS j) AS jobs,
        (SELECT count(*) FROM (SELECT 1 FROM tickwright.outbox_dead LIMIT $1) AS o) AS outbox,
@@ -82,8 +82,8 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM tickwright.scheduled_tasks_dead LIMI
           FROM (SELECT * FROM tickwright.job_config ORDER BY job_name LIMIT 10000) AS one) AS leases;
 
 -- name: executions
--- The backlog of executions: to be begun, since when, at work, and actions of finished ones that have not left; each counted over $1 rows at most.
--- Then the last five that are at work, and the newest one whatever has become of it. Index: executions_to_begin, executions_at_work,
+-- The backlog of executions: waiting and for how long, working, and actions of finished ones that have not left; each over at most $1 rows.
+-- Then the last five that are working, and the newest one in any state. Index: executions_to_begin, executions_at_work,
 -- executions_to_release, executions_pkey, batches_pkey.
 SELECT waiting.executions AS waiting, coalesce(waiting.oldest_s, 0) AS oldest_s, working.executions AS working,
        coalesce(releasing.actions, 0)::bigint AS unreleased, latest.latest
@@ -107,8 +107,8 @@ SELECT waiting.executions AS waiting, coalesce(waiting.oldest_s, 0) AS oldest_s,
              JOIN tickwright.executions e USING (id) JOIN tickwright.batches b ON b.id = e.batch_id) AS one) AS latest;
 
 -- name: freshness
--- How fresh accounts are kept within their last intervals: what share of the polls was fresh, how many are judged, how many
--- lag, and the worst $1. Small: a row per account.
+-- How fresh accounts are within their last intervals: the share of fresh polls, how many accounts are judged, how many lag, and the worst
+-- $1. Small: a row per account.
 WITH lag AS MATERIALIZED (SELECT account_id, interval_minutes, lag, polls, fresh, stale_since FROM tickwright.judged_accounts)
 SELECT (SELECT (sum(fresh) / nullif(sum(polls), 0))::float8 FROM lag) AS share,
        (SELECT count(*) FROM lag) AS judged, (SELECT count(*) FROM lag WHERE stale_since IS NOT NULL) AS lagging,
@@ -117,7 +117,8 @@ SELECT (SELECT (sum(fresh) / nullif(sum(polls), 0))::float8 FROM lag) AS share,
        ARRAY (SELECT interval_minutes FROM lag ORDER BY lag DESC, account_id LIMIT $1) AS intervals;
 
 -- name: alerts
--- Firing alerts counted by rule and severity, five of them (the most severe first, of these the newest), and how often something changed. Index: alerts_firing, alerts_pkey.
+-- Firing alerts counted by rule and severity, five of them (the most severe first, of equal ones the newest), and the highest id. Index:
+-- alerts_firing, alerts_pkey.
 SELECT (SELECT coalesce(json_agg(one), '[]')
           FROM (SELECT rule, severity, count(*) AS firing FROM tickwright.alerts WHERE state = 'firing' GROUP BY rule, severity) AS one)::text
          AS firing,
@@ -128,15 +129,15 @@ SELECT (SELECT coalesce(json_agg(one), '[]')
        (SELECT max(id) FROM tickwright.alerts) AS last_id;
 
 -- name: poll_lags
--- How far the consumers are behind, per partition that polls went to within a week, and since when the oldest unfinished one
--- waits. Small: a row per partition. Index: poll_ends_pkey.
+-- The lag of the consumers, per partition with polls within a week, and the age of the oldest unfinished poll. Small: a row per partition.
+-- Index: poll_ends_pkey.
 SELECT topic, partition, lag, coalesce(date_part('epoch', clock_timestamp() - unfinished_since), 0) AS oldest_s
   FROM tickwright.poll_lags WHERE published_at > clock_timestamp() - interval '7 days' ORDER BY topic, partition LIMIT 1000;
 
 -- name: polls
--- Trackers, counted up to five times $1 and beyond that by the planner's statistics; those without a place; turns that nobody has taken
--- and the oldest of them; what is released in each of the next sixty seconds. Indexes: trackers_pkey, tracker_intake_pkey,
--- poll_queue_waiting (a probe a partner for the oldest), scheduler_outbox_waiting: a range a shard.
+-- Trackers, counted up to five times $1 and beyond that by the planner's statistics; unplaced ones; polls without an owner, and the oldest
+-- of them; the polls that are released in each of the next sixty seconds. Indexes: trackers_pkey, tracker_intake_pkey, poll_queue_waiting
+-- (a probe a partner for the oldest), scheduler_outbox_waiting: a range a shard.
 WITH RECURSIVE shards AS (
   (SELECT shard FROM tickwright.scheduler_outbox WHERE batch_no IS NULL ORDER BY shard LIMIT 1)
   UNION ALL
@@ -164,8 +165,8 @@ SELECT (SELECT CASE WHEN count(*) < 5 * $1::integer THEN count(*)
          AS ahead;
 
 -- name: partners
--- What the turns of the last ten minutes became, per partner, what it allows, and what keeps it from being called.
--- Index: poll_slices_pkey.
+-- What became of each partner's time slots of the last ten minutes, what it allows, and what keeps it from being called. Index:
+-- poll_slices_pkey.
 SELECT p.name, coalesce(sum(l.selected), 0)::bigint AS selected, coalesce(sum(l.polled), 0)::bigint AS polled,
        coalesce(sum(l.late), 0)::bigint AS late, coalesce(sum(l.superseded), 0)::bigint AS superseded,
        coalesce(round((sum(l.polled) / greatest(60, date_part('epoch', clock_timestamp() - min(l.due_at))))::numeric, 1), 0)::float8 AS polls_per_s,
@@ -182,8 +183,8 @@ SELECT p.name, coalesce(sum(l.selected), 0)::bigint AS selected, coalesce(sum(l.
  GROUP BY p.name, p.settings, p.paused_at, s.breaker, s.blocked_until ORDER BY p.name LIMIT 20;
 
 -- name: fanout
--- How many entities are polled, up to $1, and for how many modules that somebody has set up: by a thousand different lists. Then what the consumers that live say of themselves: how many there are, what waits in the
--- queue, what became of tasks in their last minute. Index: entities_polled, modules_pkey; a row per session.
+-- How many entities are polled, up to $1, and for how many registered modules, over a thousand different lists. Then the living consumers:
+-- their number, what waits in the queue, what became of tasks in the last minute. Index: entities_polled, modules_pkey; a row per session.
 WITH RECURSIVE {lists}
 SELECT (SELECT count(*) FROM (SELECT FROM tickwright.entities WHERE is_polling_enabled LIMIT $1) AS bounded) AS entities,
        (SELECT count(DISTINCT m.name) FROM looked l CROSS JOIN LATERAL string_to_table(l.list, ',') AS part
@@ -200,8 +201,8 @@ SELECT (SELECT count(*) FROM (SELECT FROM tickwright.entities WHERE is_polling_e
           FROM tickwright.workers WHERE lost_at IS NULL AND lease_until > clock_timestamp() AND 'fanout-consumer' = ANY (roles)) AS said;
 
 -- name: reports
--- Reports that are not over by their status, counted up to $1; how the last ones of the last hour ended, as many; the newest file among
--- the last thousand that ended: whose, how large, where, and how long it took from the request. Index: reports_steps, reports_finished.
+-- Unfinished reports by status, counted up to $1; the results of the last hour, likewise; the newest file among the last thousand that
+-- ended: its report, size, address, and time since the request. Index: reports_steps, reports_finished.
 SELECT open.*, over.*, last.last
   FROM (SELECT count(*) FILTER (WHERE status = 'pending') AS pending, count(*) FILTER (WHERE status = 'querying') AS querying,
                count(*) FILTER (WHERE status = 'merging') AS merging
