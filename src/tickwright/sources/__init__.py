@@ -1,4 +1,4 @@
-"""Named databases and files that reports read, each as ``[sources.NAME]`` says; nothing here writes into one."""
+"""Named databases and files that reports read, configured as ``[sources.NAME]``. Nothing here writes to a source."""
 
 from tickwright.sources.named import Sources, SourceSettings
 

@@ -1,13 +1,11 @@
-"""DuckDB databases, and files of CSV, Parquet and JSON, in the process that a query or a load has for itself.
+"""DuckDB databases, and CSV, Parquet and JSON files, in the process of a query or a load.
 
-Every query has a DuckDB of its own, in memory and bounded, which sees one database or one folder and nothing else: no
-other file, no network, no extension, no setting, no variable of the program. A file of the folder is a view named as
-the file without its ending; only the files that the query reads from are opened, so no other file of the folder can
-stop it.
+Every query has its own bounded in-memory DuckDB. It sees one database or one folder and nothing else: no other file,
+no network, no extension, no setting, no variable of the program. A file of the folder is a view named without its
+ending. Only the files that the query reads are opened, so no other file can make it fail.
 
-Nothing about a value is guessed from a part of a file. A CSV file has no types: each column is text. A JSON file has:
-each column gets the type that holds every value of the whole file, and a number that no type holds is refused.
-ADR-0027.
+No type is guessed from a part of a file. A column of a CSV file is text. A column of a JSON file has the type that
+holds every value of the whole file; a number that no type holds is refused. See ADR-0027.
 
 A load makes a DuckDB database of a CSV or Parquet file, its rows ordered by a column and numbered.
 """
@@ -59,11 +57,11 @@ _TYPES = (
     (8 | 16, "DOUBLE"),
     (8 | 16 | 32 | 64 | 128, "VARCHAR"),
 )
-"""Kinds that a type holds exactly; the last one is numbers that no type of numbers holds. Anything else is JSON."""
+"""The kinds that each type holds exactly; the last entry is for numbers beyond all numeric types. Others are JSON."""
 
 
 class Header(NamedTuple):
-    """What the first line of a CSV file says."""
+    """The header of a CSV file."""
 
     separator: str
     names: tuple[str, ...]
@@ -72,10 +70,10 @@ class Header(NamedTuple):
 def create_view(
     connection: duckdb.DuckDBPyConnection, name: str, path: Path, version: Version, known: KnownTypes
 ) -> None:
-    """Make a file a view called ``name``; a JSON file whose ``version`` is ``known`` is not scanned again.
+    """Create the view ``name`` on a file. A JSON file whose ``version`` is in ``known`` is not scanned again.
 
     Raises:
-        Rejected: ``source_refused``: it has no columns that can be known for sure. Permanent.
+        Rejected: ``source_refused``: its columns cannot be determined. Permanent.
         OSError: It cannot be read.
         duckdb.Error: DuckDB cannot read it.
     """
@@ -98,8 +96,8 @@ def create_view(
 def read_header(path: Path) -> Header:
     """Return the separator and the names of a CSV file, from its header alone.
 
-    Of comma, semicolon, bar and tab, the separator is the one that makes most names of it. A name that is empty or
-    comes twice gets a number, because a query could not say it.
+    The separator is the one of comma, semicolon, bar and tab that makes most names. An empty or repeated name gets a
+    number, because a query could not name it.
     """
     with path.open("rb") as opened:
         raw = opened.read(HEADER_BYTES_MAX)
@@ -122,7 +120,7 @@ def _check_count(path: Path, columns: int) -> None:
 
 
 def _first_record(text: str, separator: str, *, whole: bool) -> list[str]:
-    """Return the first record as RFC 4180 reads it; nothing where it cannot, or where its end is not in ``text``."""
+    """Return the first record by RFC 4180; empty if it is invalid or does not end in ``text``."""
     records = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         first = next(records, [])
@@ -147,11 +145,11 @@ def _told_apart(names: list[str]) -> Iterator[str]:
 
 
 def json_types(connection: duckdb.DuckDBPyConnection, path: Path, form: str) -> Mapping[str, str]:
-    """Return the columns of a JSON file, each with the type that holds all of its values, in the order of the file.
+    """Return the columns of a JSON file, in its order, each with the type that holds all of its values.
 
     Raises:
-        Rejected: ``source_refused``: something is no object, two names differ in case only, or a number would be
-            another one. Permanent.
+        Rejected: ``source_refused``: a value is no object, two names differ in case only, or a number would change.
+            Permanent.
     """
     differs = filled(
         "json_differs",
@@ -185,7 +183,7 @@ def _refused(path: Path, place: int, number: str | None) -> Rejected:
 
 
 def _type_of(kinds: int) -> str:
-    """Return the type that holds every value of the kinds that ``json_kind`` found."""
+    """Return the type that holds all kinds that ``json_kind`` found."""
     for held, kind in _TYPES:
         if kinds | held == held:
             return kind
@@ -197,7 +195,7 @@ def _struct(types: Mapping[str, str]) -> str:
 
 
 def pattern(path: Path) -> str:
-    """Return a path as a literal that DuckDB takes for this file, and not for a pattern of several."""
+    """Return a path as a literal that DuckDB reads as one file, not as a pattern."""
     return literal(_WILD.sub(r"[\1]", str(path)))
 
 
@@ -212,7 +210,7 @@ def identifier(name: str) -> str:
 
 
 def filled(name: str, /, **gaps: str) -> str:
-    """Put texts into the gaps of a statement; what is put in is not looked at again."""
+    """Fill the gaps of a statement; inserted texts are not expanded again."""
     return _GAP.sub(lambda gap: gaps[gap[1]], _Q[name].partition("\n")[2])
 
 
@@ -224,13 +222,13 @@ _FILE = re.compile(r"^  file ?= ?(.+)$", re.MULTILINE)
 _WORD = re.compile(r"[^\W\d][\w$]*")
 _WORDS = re.compile(r"""[^\W\d][\w$]*|"((?:[^"]|"")*)"|'((?:[^']|'')*)'""")
 _BY_NAME = frozenset({"query", "query_table"})
-"""Functions that read from tables whose names are texts."""
+"""Functions that read tables named by texts."""
 ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate|annot allocate memory|Allocation failure")
 PASSING = (duckdb.IOException, duckdb.InterruptException)
 
 
 class DuckdbReader:
-    """One query."""
+    """Reads one query."""
 
     def __init__(self, query: Query) -> None:
         self._query, self._name, self._path = query, query.name, query.path
@@ -238,7 +236,7 @@ class DuckdbReader:
         self._versions: dict[Path, Version] = {}
 
     def open(self) -> tuple[Column, ...]:
-        """Begin the query and return its columns; what is found out about JSON files is put to what is known."""
+        """Start the query and return its columns; add found types of JSON files to ``known``."""
         sql, given = self._query.sql, [*self._query.given]
         try:
             connection = self._connect()
@@ -264,7 +262,7 @@ class DuckdbReader:
             raise Rejected("source_refused", f"source {self._name} only reads; write a single query")
 
     def fetch(self) -> Sequence[Sequence[Any]]:
-        """Return the next rows; none at the end. JSON and numbers of more than 64 bits are texts."""
+        """Return the next rows; empty at the end. JSON and numbers of more than 64 bits are texts."""
         assert self._connection is not None  # noqa: S101  opened first
         try:
             rows = gathered(self._connection.fetchmany, f"source {self._name}")
@@ -294,7 +292,7 @@ class DuckdbReader:
         return connection
 
     def _show(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-        """Let the connection see what ``sql`` may read, and nothing else from then on."""
+        """Give the connection access to what ``sql`` may read, then lock it."""
         if self._query.kind == "files":
             for stem, path in self._files_of(_tables_read(connection, sql)):
                 try:
@@ -309,7 +307,7 @@ class DuckdbReader:
         connection.execute(_Q["lock"].replace("{folders}", folders))
 
     def _files_of(self, tables: frozenset[str]) -> list[tuple[str, Path]]:
-        """Return the files of the folder that are called as one of ``tables``; what leads out of it is none of them."""
+        """Return the folder's files whose names are in ``tables``; skip a link that leads out of the folder."""
         try:
             inside = self._path.resolve(strict=True)
             files = [path for path in sorted(self._path.iterdir()) if path.suffix.lower() in ENDINGS]
@@ -327,7 +325,7 @@ class DuckdbReader:
         return list(found.values())
 
     def _check_unchanged(self) -> None:
-        """Refuse what was read of a file that is another one by now: its columns may be those of the old one."""
+        """Fail if a file was replaced during the read: its columns may be those of the old one."""
         for path, version in self._versions.items():
             try:
                 is_same = _version(path) == version
@@ -354,10 +352,10 @@ class DuckdbReader:
 
 
 def _is_file_of(path: Path, folder: Path) -> bool:
-    """Whether a path is a regular file in ``folder``: no folder, no pipe, and no link to itself or out of there."""
+    """Whether a path is a regular file in ``folder``: no folder, no pipe, no cyclic link and no link out of it."""
     try:
         return path.is_file() and path.resolve().is_relative_to(folder)
-    except (OSError, RuntimeError):  # RuntimeError: of links that go round
+    except (OSError, RuntimeError):  # RuntimeError: cyclic links
         return False
 
 
@@ -367,11 +365,11 @@ def _version(path: Path) -> Version:
 
 
 def _tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> frozenset[str]:
-    """Return the names of the tables that a query reads, case folded, without those that it defines itself (``WITH``).
+    """Return the case-folded names of the tables that a query reads, without those that it defines itself (``WITH``).
 
-    From its syntax tree: nothing is bound, opened or run. ``get_table_names`` of DuckDB does not serve: it binds the
-    query, so it takes no parameters and opens the files that functions of the query name.
-    Where the syntax tree does not tell (``PIVOT``, ``query_table``), they are all words and quoted names of the query.
+    They come from the syntax tree: nothing is bound, opened or run. DuckDB's ``get_table_names`` would take no
+    parameters and open the files that the query's functions name. If the tree does not name the tables (``PIVOT``,
+    ``query_table``), return all words and quoted names of the query.
     """
     try:
         ((text,),) = connection.execute(_Q["tree"], [sql]).fetchall()
@@ -385,7 +383,7 @@ def _tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> frozenset[s
 
 
 def _tables_of(node: dict[str, Any], defined: frozenset[str]) -> Iterator[str]:
-    """Give the table of one node, if it is one that is read."""
+    """Yield the table that one node reads, if any."""
     name = str(node.get("table_name", "")).casefold()
     if node.get("type") == "BASE_TABLE" and (node.get("schema_name") or name not in defined):
         yield name
@@ -394,7 +392,7 @@ def _tables_of(node: dict[str, Any], defined: frozenset[str]) -> Iterator[str]:
 
 
 def _nodes(value: Any, defined: frozenset[str]) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
-    """Give every node of a syntax tree, each with the names that ``WITH`` has defined where it stands."""
+    """Yield every node of a syntax tree, with the names that ``WITH`` defines at that node."""
     if isinstance(value, list):
         for item in value:
             yield from _nodes(item, defined)
@@ -411,7 +409,7 @@ def _nodes(value: Any, defined: frozenset[str]) -> Iterator[tuple[dict[str, Any]
 
 
 def _words_of(sql: str) -> frozenset[str]:
-    """Return the words of a query and what stands in its quotes, as a whole and each word of it."""
+    """Return the words and quoted texts of a query: each text whole, and each word of it."""
     found: set[str] = set()
     for match in _WORDS.finditer(sql):
         whole = (match[1] or "").replace('""', '"') or (match[2] or "").replace("''", "'") or match[0]
@@ -426,7 +424,7 @@ LINE_BYTES_MAX = 1024 * 1024
 
 
 def load_file(asked: Load) -> None:
-    """Make the database.
+    """Load a file into a database.
 
     Raises:
         Rejected: ``audience_unreadable``. Permanent.
@@ -485,12 +483,12 @@ def _check_order(order: str, columns: Sequence[str]) -> None:
 
 
 def _separator(path: Path) -> str:
-    """Return what stands between the names of the first line: one of ``, ; | TAB``."""
+    """Return the separator of the header line: one of ``, ; | TAB``."""
     with path.open("rb") as opened:
         names = re.sub(rb'"[^"]*"', b"", opened.readline(LINE_BYTES_MAX)).decode("utf-8", "replace")
     return max(",;|\t", key=names.count)
 
 
 def _filled(name: str, **gaps: str) -> str:
-    """Put texts into the gaps of a statement; what is put in is not looked at again."""
+    """Fill the gaps of a statement; inserted texts are not expanded again."""
     return _GAP.sub(lambda gap: gaps[gap[1]], _LOAD[name].partition("\n")[2])

@@ -1,17 +1,16 @@
-"""DuckDB's SQL and values, made safe to read: the depth of a text, a column's exact form, nested values as JSON.
+"""Safe reading of DuckDB's SQL and values: the depth of a text, exact columns, nested values as JSON.
 
 **Depth.** DuckDB's parser takes time and memory with the square of the depth of parentheses, cannot be interrupted, and
-holds the interpreter's lock meanwhile: 4,000 parentheses in 8 KB stopped a whole process for a minute and took 2.6 GB.
-So they are counted before, by DuckDB's own tokens: nothing is hidden in what only another lexer takes for a quote.
+holds the interpreter's lock: 4,000 parentheses in 8 KB stopped a whole process for a minute and took 2.6 GB. So the
+depth is checked first, by DuckDB's own tokens, because another lexer may disagree about quotes.
 
-**Columns.** What is Python's own stays, everything else is cast to its exact text. Python would lose a nanosecond, a
-month of an interval, a year before Christ, and needs a library for time zones.
+**Columns.** A type that Python has stays; every other value is cast to its exact text. Python would lose a nanosecond,
+a month of an interval or a year before Christ, and needs a library for time zones.
 
-**Nested values.** They become JSON texts with every digit. ``to_json`` keeps decimals and integers of any size, but
-makes doubles of the numbers in documents (type ``JSON``) inside of a value, and writes ``NaN`` and ``Infinity``, which
-are no JSON. So a value with documents is put together from texts, in which a document is its own text. Such numbers
-become the texts "nan", "inf" and "-inf" at the end, in the text of the whole value: DuckDB plans a condition inside of
-nested lambdas in exponential time.
+**Nested values.** They become JSON texts with every digit. ``to_json`` keeps decimals and integers of any size. But it
+makes doubles of numbers in nested documents (type ``JSON``), and writes ``NaN`` and ``Infinity``, which JSON lacks. So
+a value with documents is assembled from texts. At the end, ``NaN`` and ``Infinity`` become the texts "nan", "inf" and
+"-inf" in the text of the whole value: DuckDB plans a condition inside nested lambdas in exponential time.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
 
 
 NESTING_MAX = 64
-"""Far above what people write; 64 KB of SQL with so many everywhere are read in two seconds."""
+"""Far above hand-written SQL; 64 KB of SQL with this depth everywhere parse in two seconds."""
 
 
 def nesting(sql: str) -> int:
-    """Return the depth of the deepest parenthesis of ``sql``; one that closes nothing counts for nothing."""
+    """Return the depth of the deepest parenthesis of ``sql``; unmatched closing ones are ignored."""
     import duckdb
 
     text = sql.encode()
@@ -62,14 +61,14 @@ _NESTED = ("STRUCT", "MAP", "UNION", "VARIANT")
 
 
 class Selected(NamedTuple):
-    """A column as it is selected, and what it is then."""
+    """The expression that selects a column, and the resulting column."""
 
     expression: str
     column: Column
 
 
 def select(name: str, kind: str, alias: str) -> Selected:
-    """Return how a column of the type ``kind`` is selected.
+    """Return how to select a column of the type ``kind``.
 
     Raises:
         Rejected: ``source_refused``: a nested type whose numbers could change. Permanent.
@@ -89,7 +88,7 @@ def select(name: str, kind: str, alias: str) -> Selected:
 # ---------------------------------------------------------------------- nested values
 
 _TOKENS = r'(?s)"(?:[^"\\]|\\.)*"|NaN|-?Infinity|[^"NI-]+|.'
-"""Of a JSON text, together all of it; what looks like a number inside a string is part of the string."""
+"""Tokens that together cover a JSON text; a number inside a string is part of the string."""
 _FINITE = (
     f"array_to_string(list_transform(regexp_extract_all(json, '{_TOKENS}'), lambda token: CASE token "
     """WHEN 'NaN' THEN '"nan"' WHEN 'Infinity' THEN '"inf"' WHEN '-Infinity' THEN '"-inf"' ELSE token END), '')"""
@@ -105,8 +104,8 @@ def json_text(value: str, type_name: str, code: str) -> str:
         code: Of the error.
 
     Raises:
-        Rejected: The type has a place for documents whose numbers cannot be kept (``VARIANT``, or ``UNION`` and
-            ``TUPLE`` of ``JSON``). Permanent.
+        Rejected: The type can hold documents whose numbers cannot be kept (``VARIANT``, or ``UNION`` and ``TUPLE`` of
+            ``JSON``). Permanent.
     """
     import duckdb
 
@@ -123,7 +122,7 @@ def json_text(value: str, type_name: str, code: str) -> str:
 
 
 class _NotKept(Exception):
-    """A type whose documents cannot be taken out one by one."""
+    """The documents of a type cannot be extracted one by one."""
 
 
 def _text(value: str, kind: "DuckDBPyType", depth: int) -> str:
@@ -159,7 +158,7 @@ def _has_floating(kind: "DuckDBPyType") -> bool:
 
 
 def _children(kind: "DuckDBPyType") -> "list[tuple[str, DuckDBPyType]]":
-    """Return the types inside of a type, by the names that they have there."""
+    """Return the child types of a type, with their names."""
     if kind.id not in {"list", "array", "map", "struct", "union", "tuple"}:
         return []
     return [(name, child) for name, child in kind.children if not isinstance(child, int | list)]

@@ -2,10 +2,9 @@
 
 ``sqlite:///absolute/path``, ``duckdb:///absolute/path``, and ``files:///folder`` with CSV, Parquet and JSON files.
 
-The libraries run in :mod:`tickwright.sources.query_program`; this process holds no more of a query than a piece of
-rows, and ends it by a kill, because one call of a function of either library can last for days and cannot be
-interrupted. A process that has answered a query takes the next one: starting one costs more than most queries.
-ADR-0029.
+The libraries run in :mod:`tickwright.sources.query_program`. This process holds one piece of a query's rows at a time.
+It ends a query by a kill: one function call of either library can last for days and cannot be interrupted. A process
+that has answered takes the next query, because a start costs more than most queries. See ADR-0029.
 """
 
 import asyncio
@@ -45,19 +44,15 @@ from tickwright.sources.rows import plain
 A = TypeVar("A", Opened, Rows)
 T = TypeVar("T")
 IDLE_S = 30.0
-"""How long a process waits for the next query."""
+"""How long an idle process waits for the next query."""
 SPILL_BYTES_MAX = 16 * 1024**3
-"""Of one query."""
+"""Per query."""
 
 
 class FileSource:
-    """A database file, or a folder of files.
+    """A database file, or a folder of files, named as in ``[sources.NAME]``, with ``connections_max`` threads.
 
-    Args:
-        name: As in ``[sources.NAME]``.
-        url: With a path.
-        terms: Its bounds; ``connections_max`` is the number of threads.
-        folder: Returns where queries may spill, called in their threads; ``None`` is the system's temporary folder.
+    ``folder`` returns the folder for spilled data and is called in these threads; ``None`` means the system's.
 
     Raises:
         Rejected: ``invalid_source``. Permanent.
@@ -74,20 +69,20 @@ class FileSource:
 
     @property
     def dialect(self) -> Dialect:
-        """Whose SQL it speaks."""
+        """The SQL dialect of the source."""
         return "sqlite" if self._kind == "sqlite" else "duckdb"
 
     @contextlib.asynccontextmanager
     async def query(
         self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None
     ) -> AsyncIterator["FileRows"]:
-        """Run a query and give its rows while they come; leaving early ends it.
+        """Run a query and yield its rows as they arrive; leaving early ends it.
 
-        ``within`` is what in ``sql`` is an operator's, in parentheses of ours: one query by itself, so that it cannot
-        close them.
+        ``within`` is the operator's part of ``sql``, which Tickwright has put in parentheses. It must be one query by
+        itself, so that it cannot close them.
 
         Raises:
-            Rejected: ``source_refused`` with what the library says, ``missing_value``, ``invalid_sql``. Permanent.
+            Rejected: ``source_refused`` with the library's text, ``missing_value``, ``invalid_sql``. Permanent.
             Unavailable: ``source_unavailable``, ``source_timeout``. Retry.
         """
         allowed = min(timeout, self._terms.statement_timeout)
@@ -106,7 +101,7 @@ class FileSource:
                 self._end_later()
 
     async def aclose(self) -> None:
-        """End the processes and the threads. Twice is harmless."""
+        """End the processes and the threads. May be called twice."""
         if self._ending is not None:
             self._ending.cancel()
         await asyncio.to_thread(self.processes.close)
@@ -119,7 +114,7 @@ class FileSource:
 
 
 class FileRows:
-    """An open query, as the event loop has it: what may last is done in a thread."""
+    """An open query on the event loop; blocking work runs in a thread."""
 
     def __init__(self, name: str, threads: ThreadPoolExecutor, reader: "ProcessReader", allowed: timedelta) -> None:
         self._name, self._threads, self._reader = name, threads, reader
@@ -128,7 +123,7 @@ class FileRows:
 
     @contextlib.asynccontextmanager
     async def in_time(self) -> AsyncIterator[None]:
-        """Do what is inside until the query's time is over."""
+        """Bound the block by the query's time."""
         try:
             async with asyncio.timeout_at(self._until):
                 yield
@@ -136,11 +131,11 @@ class FileRows:
             raise Unavailable("source_timeout", f"source {self._name} did not finish the query in time") from None
 
     async def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> None:
-        """Begin the query."""
+        """Start the query."""
         self.columns = await self._call(lambda: self._reader.open(sql, values, within))
 
     async def __aiter__(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
-        """Give the rows piece by piece."""
+        """Yield the rows in pieces."""
         while piece := await self._call(self._reader.fetch):
             yield piece
 
@@ -163,17 +158,17 @@ class FileRows:
                 raise
 
     async def _ended(self, running: "asyncio.Future[Any]") -> None:
-        """Kill the query's process and wait for the thread: it reads from that process, so it ends as well."""
+        """Kill the query's process, then wait for the thread, which ends with it."""
         self._reader.kill()
         while not running.done():
-            with contextlib.suppress(asyncio.CancelledError):  # a second cancel waits for the thread all the same
+            with contextlib.suppress(asyncio.CancelledError):  # also after a second cancellation
                 await asyncio.wait({running})
         if not running.cancelled():
             running.exception()
 
 
 class QueryProcesses:
-    """The processes of one source, of which one may be idle; from any thread."""
+    """The processes of one source, at most one of them idle. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -183,7 +178,7 @@ class QueryProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of those that are there."""
+        """The ids of the live processes."""
         with self._lock:
             return sorted(process.pid for process in self._all)
 
@@ -206,7 +201,7 @@ class QueryProcesses:
         return process, True
 
     def keep(self, process: QueryProcess) -> None:
-        """Take back one that is idle."""
+        """Keep an idle process for the next query, or end it if there already is one."""
         with self._lock:
             kept = self._idle is None and not self._closed
             if kept:
@@ -215,20 +210,20 @@ class QueryProcesses:
             self.end(process)
 
     def end(self, process: QueryProcess) -> None:
-        """End one; it is gone afterwards."""
+        """End a process and wait until it is gone."""
         process.end()
         with self._lock:
             self._all.discard(process)
 
     def end_idle(self) -> None:
-        """End the one that is idle."""
+        """End the idle process."""
         with self._lock:
             process, self._idle = self._idle, None
         if process is not None:
             self.end(process)
 
     def close(self) -> None:
-        """End the one that is idle, and kill those with a query, which fails. Twice is harmless."""
+        """End the idle process and kill the others, whose queries fail. May be called twice."""
         with self._lock:
             self._closed = True
             for process in self._all:
@@ -237,7 +232,7 @@ class QueryProcesses:
 
 
 class ProcessReader:
-    """One query in a process; every method but ``kill`` is called in the query's thread, one at a time."""
+    """One query in a process. Call every method but ``kill`` in the query's thread, one at a time."""
 
     def __init__(
         self,
@@ -258,7 +253,7 @@ class ProcessReader:
         self._readers: list[tuple[int, Callable[[Any], Any]]] = []
 
     def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> tuple[Column, ...]:
-        """Begin the query and return its columns."""
+        """Start the query and return its columns."""
         bound = bind(sql, values, ("?{}" if self._kind == "sqlite" else "${}").format)
         given = _parameters(self._name, bound.values, _for_sqlite if self._kind == "sqlite" else _for_duckdb)
         try:
@@ -288,20 +283,20 @@ class ProcessReader:
         return [self._read(row) for row in answer.rows]
 
     def kill(self) -> None:
-        """Kill the process of the query, also one that it is yet to have: no SQL can stop that. Harmless behind it."""
+        """Kill the query's process, also one that is taken later; no SQL can prevent it. Harmless after the query."""
         with self._lock:
             self._killed = True
             if self._process is not None:
                 self._process.kill()
 
     def close(self) -> None:
-        """End the process, unless it is idle, and remove what it spilled."""
+        """End the process, unless it is idle, and remove spilled data."""
         self._release(again=False)
         if self._spill is not None:
             shutil.rmtree(self._spill, ignore_errors=True)
 
     def _begin(self, request: bytes) -> Opened:
-        """Give the query to a process and return its first answer; an idle one may have died."""
+        """Send the query to a process and return its first answer. Take another process if an idle one has died."""
         while True:
             process, is_new = self._processes.take()
             with self._lock:
@@ -323,7 +318,7 @@ class ProcessReader:
         return answer
 
     def _lost(self, process: QueryProcess) -> Exception:
-        if self._killed:  # nobody hears this one
+        if self._killed:  # this error is not shown
             return self._unavailable("the query was ended")
         how = process.death()
         if how is None:
@@ -366,7 +361,7 @@ def _for_duckdb(value: Any) -> Any:
 
 
 def _for_sqlite(value: Any) -> Any:
-    """SQLite has numbers, texts and bytes; a list or a document is a text for ``json_each``."""
+    """Convert a value to a number, text or bytes; a list or document becomes a text for ``json_each``."""
     made = plain(value)
     if isinstance(made, dict | list):
         return msgspec.json.encode(made).decode()
@@ -380,4 +375,4 @@ def _document(text: str) -> msgspec.Raw:
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {"JSON": _document, "HUGEINT": int}
-"""Of types whose values come as texts."""
+"""Conversions for types whose values arrive as texts."""

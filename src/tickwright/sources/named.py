@@ -1,7 +1,7 @@
-"""The sources of one process: each is opened by its first use, and all are closed together.
+"""The sources of one process: each is opened at its first use, and all are closed together.
 
-The URL says which kind a source is. A driver is imported when a source of its kind is first used. The TOML file sets
-them up; every mistake in it is named at once, and a URL is not repeated, because it may have a password in it::
+The scheme of the URL selects the kind of source. A driver is imported at the first use of its kind. All mistakes in the
+TOML file are reported at once. A URL is never repeated in an error, because it may contain a password::
 
     [sources.plt_fund]
     url = "postgresql://reader:${env:FUND_PASSWORD}@db/plt_fund"   # or sqlite:///…, duckdb:///…, files:///…
@@ -31,12 +31,12 @@ CONNECTIONS_MAX = 50
 
 
 class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of one source.
+    """Settings of one source.
 
     Attributes:
-        url: Where it is; may have ``${env:NAME}`` in it.
-        connections_max: Queries at once from this process, 1 to 50; more of them wait.
-        statement_timeout: Of one query, 10 ms to 6 h; the shorter one of this and the caller's holds.
+        url: May contain ``${env:NAME}``.
+        connections_max: Queries at once from this process, 1 to 50; further queries wait.
+        statement_timeout: Of one query, 10 ms to 6 h; the shorter one of this and the caller's applies.
     """
 
     url: str
@@ -48,15 +48,15 @@ class OpenSource(Source, Protocol):
     """A source that can be closed."""
 
     async def aclose(self) -> None:
-        """Give back what it holds. Twice is harmless."""
+        """Release its resources. May be called twice."""
         ...
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme of a source's URL, with all references put in.
+    """Return the scheme of a source's URL, whose references are already resolved.
 
     Raises:
-        Rejected: ``unknown_source_scheme``. Permanent; the URL, which may hold a password, is not repeated.
+        Rejected: ``unknown_source_scheme``. Permanent; the error does not repeat the URL, which may contain a password.
     """
     found = _SCHEME.match(url)
     if found is None or found[1].lower() not in SCHEMES or not found[2]:
@@ -66,7 +66,7 @@ def scheme_of(url: str) -> str:
 
 
 def path_of(name: str, url: str) -> Path:
-    """Return the path that the URL of a file names.
+    """Return the path in the URL of a file.
 
     Raises:
         Rejected: ``invalid_source``. Permanent.
@@ -79,13 +79,7 @@ def path_of(name: str, url: str) -> Path:
 
 
 class Sources:
-    """Sources by name.
-
-    Args:
-        terms: What is said of each.
-        secrets: Where ``${env:NAME}`` is found.
-        folder: Returns where queries may spill, called from any thread; the system's temporary folder otherwise.
-    """
+    """Sources by name. ``folder`` returns the folder for spilled data, from any thread; ``None``: the system's."""
 
     def __init__(
         self, terms: Mapping[str, SourceSettings], secrets: Secrets, folder: Callable[[], Path] | None = None
@@ -94,15 +88,15 @@ class Sources:
         self._open: dict[str, OpenSource] = {}
 
     def names(self) -> list[str]:
-        """Return the names of all sources that are configured here."""
+        """Return the names of all configured sources."""
         return sorted(self._terms)
 
     def connections_max(self, name: str) -> int:
-        """Return how many queries at once the source of that name takes from this process."""
+        """Return how many queries at once this process may send to a source."""
         return self._terms[name].connections_max
 
     def get(self, name: str) -> Source:
-        """Return the source of that name; nothing is connected before its first query.
+        """Return a source; it connects at its first query.
 
         Raises:
             Rejected: ``unknown_source``, ``unknown_source_scheme``, ``secret_missing``, ``invalid_source``. Retry once
@@ -116,11 +110,11 @@ class Sources:
         return self._open[name]
 
     def mask(self, text: str) -> str:
-        """Return ``text`` without the secrets that sources were given: a function may quote its connection."""
+        """Return ``text`` with the sources' secrets masked: a function may quote its connection."""
         return self._secrets.mask(text)
 
     async def aclose(self) -> None:
-        """Close every source. Twice is harmless."""
+        """Close every source. May be called twice."""
         opened, self._open = self._open, {}
         for source in opened.values():
             await source.aclose()
@@ -145,7 +139,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}", re.ASCII)
 
 
 def read_source(name: str, table: Any, problems: list[str], *, where: str) -> SourceSettings | None:
-    """Return what ``table`` says of a source; ``None``, and its mistakes in ``problems``, where it is wrong."""
+    """Read a source's settings from ``table``; on mistakes, append them to ``problems`` and return ``None``."""
     before = len(problems)
     if not _NAME.fullmatch(name):
         problems.append(f"{where}: a name has 1 to 50 letters, digits or '_', no digit first")

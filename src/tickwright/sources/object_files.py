@@ -1,8 +1,8 @@
-"""CSV and Parquet files of the object store as sources: each is fetched once into a folder of this process's own.
+"""CSV and Parquet files of the object store as sources. Each is fetched once into a folder of this process.
 
-There it becomes a DuckDB database, its rows ordered by one column and numbered in that order, so that a range of it is
-read without reading the rest. The numbers are a function of the file's bytes: two processes that have the same object
-cut the same ranges. An object that was replaced meanwhile has another checksum, and is refused.
+A file becomes a DuckDB database, its rows ordered by one column and numbered, so that a range is read without the rest.
+The numbers depend only on the file's bytes: two processes with the same object cut the same ranges. An object that was
+replaced meanwhile has another checksum and is refused.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ ROWS_MAX = 100_000_000
 UNPACKED_BYTES_FREE = 1024**3
 UNPACKED_TIMES_MAX = 100
 UNPACKED_BYTES_MAX = 64 * 1024**3
-"""Of the database and what is spilled for it: so many times the bytes of the file, ``UNPACKED_BYTES_FREE`` at least."""
+"""Bounds a database and its spilled data, at this many times the file's bytes but at least ``UNPACKED_BYTES_FREE``."""
 LOADS_AT_ONCE = 2
 LOAD_TIME_MAX = timedelta(hours=1)
-"""Of one load, its wait for a place included."""
+"""Of one load, including the wait for a slot."""
 LOOK_S = 0.25
 KEPT = 4
 READERS_MAX = 8
@@ -51,15 +51,13 @@ INTERRUPT_AGAIN_S = 0.05
 class ObjectFiles:
     """Implements :class:`tickwright.ports.audiences.AudienceFiles`.
 
-    Args:
-        objects: Where the files are.
-        folder: Of this process alone; what is left in it nobody needs.
-        kept: So many are kept for the next reader when nobody reads them.
+    ``folder`` belongs to this process alone; its files are useless after the process. ``kept`` files without a reader
+    are kept for the next reader.
     """
 
     def __init__(self, objects: ObjectStore, folder: Path, *, kept: int = KEPT) -> None:
         self._objects, self._folder, self._kept = objects, folder, kept
-        self._here: list[_Local] = []  # who was used last is last
+        self._here: list[_Local] = []  # the most recently used is last
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._numbers = itertools.count(1)
         self._places = asyncio.Semaphore(LOADS_AT_ONCE)
@@ -68,15 +66,15 @@ class ObjectFiles:
 
     @contextlib.asynccontextmanager
     async def open(self, key: str, order: str, expected: FileFacts | None) -> AsyncIterator[AudienceFile]:
-        """Fetch the object, unless it is here, and give it for the length of the block.
+        """Fetch the object unless it is here, and yield it for the block.
 
-        Without ``expected`` it is fetched whatever is here: what is in the store now is asked for.
+        Without ``expected`` it is always fetched, because the caller wants the object that is in the store now.
 
         Raises:
-            Rejected: ``audience_changed``, ``audience_unreadable`` (with DuckDB's words), ``object_missing``,
-                ``object_store_refused``. Permanent until somebody acts.
-            Unavailable: ``object_store_unavailable``, ``audience_folder_full``; ``source_timeout``: it took too long
-                to load it, or others did. Retry.
+            Rejected: ``audience_changed``, ``audience_unreadable`` (with DuckDB's text), ``object_missing``,
+                ``object_store_refused``. Permanent until an operator acts.
+            Unavailable: ``object_store_unavailable``, ``audience_folder_full``; ``source_timeout``: its load, or the
+                wait for a slot, took too long. Retry.
         """
         lock = self._locks.setdefault((key, order), asyncio.Lock())
         async with lock:
@@ -89,7 +87,7 @@ class ObjectFiles:
             await self._evict(self._kept)
 
     async def aclose(self) -> None:
-        """Remove what nobody reads. Twice is harmless."""
+        """Remove files without a reader. May be called twice."""
         await self._evict(0)
 
     def _find(self, key: str, order: str, expected: FileFacts | None) -> "_Local | None":
@@ -125,7 +123,7 @@ class ObjectFiles:
         return local
 
     async def _load(self, load: "_Load", order: str) -> None:
-        """Load it when there is a place; threads of the process that serve others are not taken for it."""
+        """Load a file when a slot is free, in threads that serve nothing but files of the object store."""
         try:
             async with asyncio.timeout(LOAD_TIME_MAX.total_seconds()), self._places:
                 await load.run(order, self._threads)
@@ -134,7 +132,7 @@ class ObjectFiles:
             raise Unavailable("source_timeout", why) from None
 
     async def _evict(self, kept: int) -> None:
-        """Remove what is not read; all of it, also when who asks is cancelled."""
+        """Remove files without a reader, also when the caller is cancelled."""
         unread = [local for local in self._here if local.readers == 0]
         for local in unread[: max(0, len(unread) - kept)]:
             self._here.remove(local)
@@ -158,7 +156,7 @@ class _Local:
 
 
 class _Load:
-    """Makes the database of one file, in a process that is killed when nobody waits."""
+    """Makes the database of one file, in a process that is killed when the caller leaves."""
 
     def __init__(self, key: str, raw: Path, database: Path, bytes_max: int) -> None:
         self.key, self._raw, self._database, self._bytes_max = key, raw, database, bytes_max
@@ -166,7 +164,7 @@ class _Load:
         self._process: QueryProcess | None = None
 
     async def run(self, order: str, threads: ThreadPoolExecutor) -> None:
-        """Load it, and look now and then at how large it becomes; what is broken off leaves nothing."""
+        """Load the file and check the size of the database every ``LOOK_S``; on failure, remove everything."""
         running = asyncio.get_running_loop().run_in_executor(threads, self._load, order)
         try:
             while not running.done():
@@ -177,8 +175,8 @@ class _Load:
             while not running.done():
                 if self._process is not None:
                     self._process.kill()
-                with contextlib.suppress(asyncio.CancelledError):  # whoever cancels twice waits for it all the same
-                    await asyncio.wait({running}, timeout=INTERRUPT_AGAIN_S)  # the first may be before it is there
+                with contextlib.suppress(asyncio.CancelledError):  # also after a second cancellation
+                    await asyncio.wait({running}, timeout=INTERRUPT_AGAIN_S)  # the first kill may precede the process
             if not running.cancelled():
                 running.exception()
             self._database.unlink(missing_ok=True)
@@ -192,15 +190,15 @@ class _Load:
 
     def _written(self) -> int:
         paths, written = [self._database, self._wal], 0
-        with contextlib.suppress(FileNotFoundError):  # nothing is spilled, or not any more
+        with contextlib.suppress(FileNotFoundError):  # nothing is spilled, or it is already removed
             paths.extend(self._spill.iterdir())
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # DuckDB removes what it needs no more
+            with contextlib.suppress(FileNotFoundError):  # DuckDB removes files that it no longer needs
                 written += path.stat().st_size
         return written
 
     def _load(self, order: str) -> None:
-        """Have it loaded by a process that the kernel bounds: the file is a stranger's."""
+        """Load the file in a process that the kernel bounds: the file is untrusted."""
         process = self._process = QueryProcess()
         try:
             wanted = Load(self.key, self._raw, self._database, self._spill, self._bytes_max, ROWS_MAX, order)
@@ -219,7 +217,7 @@ class _Load:
 
 
 def _unpacked_bytes_max(packed_bytes: int) -> int:
-    """Return how many bytes a file may have when it is unpacked: a kilobyte of Parquet can hold gigabytes."""
+    """Return the size limit of an unpacked file: a kilobyte of Parquet can hold gigabytes."""
     return min(UNPACKED_BYTES_MAX, max(UNPACKED_BYTES_FREE, UNPACKED_TIMES_MAX * packed_bytes))
 
 

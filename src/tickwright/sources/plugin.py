@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LazyFiles:
-    """A :class:`tickwright.ports.audiences.AudienceFiles` whose folder and library come with its first file."""
+    """A :class:`tickwright.ports.audiences.AudienceFiles` that makes its folder at the first file."""
 
     def __init__(self, objects: ObjectStore, folder: WorkFolder) -> None:
         self._objects, self._folder = objects, folder
@@ -23,7 +23,7 @@ class LazyFiles:
 
     @asynccontextmanager
     async def open(self, key: str, order: str, expected: FileFacts | None) -> AsyncIterator[AudienceFile]:
-        """Fetch the object, unless it is here, and give it for the length of the block."""
+        """Fetch the object unless it is here, and yield it for the block."""
         if self._files is None:
             from tickwright.sources.object_files import ObjectFiles
 
@@ -32,24 +32,24 @@ class LazyFiles:
             yield file
 
     async def aclose(self) -> None:
-        """Remove what was fetched."""
+        """Remove fetched files."""
         if self._files is not None:
             await self._files.aclose()
 
 
 class SourcesPlugin(Plugin):
-    """Provides the sources that the TOML file names as ``[sources.NAME]``."""
+    """Provides the sources of the TOML file, ``[sources.NAME]``."""
 
     name = "sources"
 
     def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return what checks a source."""
+        """Return the check of a source's table."""
         from tickwright.sources.named import read_source
 
         return {"sources": read_source}
 
     def provide(self, context: Context) -> None:
-        """Offer the sources; each is opened when it is first read."""
+        """Offer the sources and audience files; each is opened at its first use."""
         from tickwright.sources.named import Sources, read_source
 
         def make() -> Sources:

@@ -1,17 +1,16 @@
-"""PostgreSQL as a source: one query in one transaction that cannot write.
+"""PostgreSQL as a source: one query in one read-only transaction.
 
-PostgreSQL decides that it is one query: it has to parse it behind ``DECLARE … CURSOR FOR``, where its grammar takes
-nothing else, before anything is run. ``BEGIN READ ONLY`` alone would not stop ``COPY … TO PROGRAM``. The cursor is only
-parsed, never declared, so plans stay parallel and PgBouncer's transaction mode is enough.
+PostgreSQL checks that the text is one query: it first parses the text behind ``DECLARE … CURSOR FOR``, where its
+grammar accepts nothing else. ``BEGIN READ ONLY`` alone would not stop ``COPY … TO PROGRAM``. The cursor is never
+declared, so plans stay parallel and PgBouncer's transaction mode is enough.
 
-libpq hands the rows over in pieces while the server still makes them: it is held back when this process is slow, and
-the server's ``statement_timeout`` covers the whole of it. libpq keeps all of a row before it gives it, however large,
-so the server weighs each row before it sends it.
+libpq delivers the rows in pieces while the server produces them. A slow reader holds the server back, and the server's
+``statement_timeout`` covers the whole transfer. libpq buffers a whole row of any size, so the server checks the size of
+each row before it sends it.
 
-A source has a bounded number of connections; each is used by one query and kept for half a minute after it. A kept
-connection is tested by the statements that every query begins with; a dead one is replaced before the query is sent, so
-nothing is sent twice. The same statements check the privileges of the role: one that could run programs or read files
-of the server is refused before the query is sent.
+A connection serves one query at a time and is kept for half a minute after it. The statements that begin every query
+test a kept connection; a dead one is replaced before the query is sent, so nothing is sent twice. They also check the
+role: one that could run programs or read files of the server is refused before the query is sent.
 """
 
 import asyncio
@@ -42,16 +41,16 @@ from tickwright.store.queries import load
 MESSAGE_CHARS_MAX = 1000
 _TIMEOUT = "57014"
 _TOO_LARGE = ("tickwright row_too_large", "invalid memory alloc request size")
-"""What ``bounded`` says of a row, and what PostgreSQL says of one beyond a GB; never translated."""
+"""Texts of the error of ``bounded``, and of PostgreSQL's error for a row beyond 1 GB; neither is ever translated."""
 _ONE_QUERY_HINT = "a source answers one query: a single select, values or with that only reads"
 _UNTYPED = "write its type behind the name, as :name::text"
 _HINTS = {"42P08": _UNTYPED, "42P18": _UNTYPED, "42601": _ONE_QUERY_HINT, "0A000": _ONE_QUERY_HINT}
 _PASSING = ("08", "28", "3D", "40", "53", "55", "57", "58", "XX", "25P")
-"""Classes of SQLSTATE that say nothing of the query: the connection, who may connect, conflicts, the server's needs."""
+"""Classes of SQLSTATE that do not concern the query: connection, authentication, conflicts, the server's resources."""
 
 
 def lost(name: str, text: str) -> Unavailable:
-    """Return the error for a server that cannot be reached or that broke off."""
+    """Return the error of a server that cannot be reached or that closed the connection."""
     first = text.strip().partition("\n")[0] or "the connection was closed"
     return Unavailable("source_unavailable", f"source {name} is not available: {first[:MESSAGE_CHARS_MAX]}")
 
@@ -59,15 +58,9 @@ def lost(name: str, text: str) -> Unavailable:
 def refused(
     name: str, result: PGresult, bound: Bound, sql: str, mask: Callable[[str], str], *, ahead: int = 0
 ) -> TickwrightError:
-    """Return the error that a failed result stands for, with the place in what was written, where there is one.
+    """Return the error of a failed result, with the place in the written ``sql`` if PostgreSQL names one.
 
-    Args:
-        name: Of the source.
-        result: What PostgreSQL answered.
-        bound: What was sent.
-        sql: What was written.
-        mask: Takes secrets out of a text.
-        ahead: So many characters of ours were sent before it.
+    ``ahead`` is the number of Tickwright's characters that were sent before the query.
     """
     state = _field(result, DiagnosticField.SQLSTATE)
     said = mask(_field(result, DiagnosticField.MESSAGE_PRIMARY) or "no reason given")[:MESSAGE_CHARS_MAX]
@@ -102,13 +95,13 @@ _Q = load("tickwright.sources.sql", "postgres.sql")
 BEGIN = f"{_Q['begin']};\n{_Q['powers']}"
 IDLE_S = 30.0
 KEPT_S = 3.0
-"""How long a connection that was kept may take to say that it lives."""
+"""How long the test of a kept connection may take."""
 CONNECT_TIMEOUT_S = 10
 CANCEL_S = 2.0
 LOOK_S = 1.0
-"""While the socket is silent the driver is asked so often; its own default is without a pause."""
+"""Interval at which the driver checks a silent socket; its default has no pause."""
 GRACE_S = 2.0
-"""How much longer than the server's own clock ours waits: its word says more than our impatience."""
+"""How much longer than the server this process waits, because the server's error has more details."""
 _HABITS: dict[str, Any] = {
     "application_name": "tickwright",
     "connect_timeout": CONNECT_TIMEOUT_S,
@@ -122,15 +115,15 @@ _T = TypeVar("_T")
 
 
 def conninfo_of(name: str, url: str) -> str:
-    """Return what the driver connects by; what the URL says outranks our habits.
+    """Return the driver's connection string; settings in the URL override the defaults.
 
     Raises:
-        Rejected: ``invalid_source``. Permanent; the URL is not repeated.
+        Rejected: ``invalid_source``. Permanent; the error does not repeat the URL.
     """
     scheme, is_url, rest = url.partition("://")
     authority, _, path = rest.partition("?")[0].partition("/")
     if is_url and scheme in {"postgresql", "postgres"} and (authority.count("@") > 1 or "@" in path):
-        # libpq would take the end of the password for the host or the database, and name it in its errors
+        # libpq would take the end of the password for the host or the database, and show it in its errors
         raise Rejected("invalid_source", f"percent-encode the user and the password in the url of source {name}")
     try:
         said = conninfo_to_dict(url)
@@ -140,12 +133,9 @@ def conninfo_of(name: str, url: str) -> str:
 
 
 class QueryTalk:
-    """One conversation with a server: until when it may last, and how its end is told.
+    """The time limit and the error translation of one exchange with a server.
 
-    Args:
-        name: Of the source.
-        allowed: From now on, by the server's clock; ours waits ``GRACE_S`` longer.
-        mask: Takes secrets out of a text.
+    The limit ``allowed`` begins now, by the server's clock; this process waits ``GRACE_S`` longer.
     """
 
     def __init__(self, name: str, allowed: timedelta, mask: Callable[[str], str]) -> None:
@@ -154,7 +144,7 @@ class QueryTalk:
 
     @contextlib.asynccontextmanager
     async def in_time(self) -> AsyncIterator[None]:
-        """Do what is inside until the time is over; what the driver raises becomes ours."""
+        """Bound the block by the time limit, and translate the driver's errors."""
         try:
             async with asyncio.timeout_at(self._until):
                 yield
@@ -165,12 +155,7 @@ class QueryTalk:
 
 
 class Connections:
-    """What is open to one source.
-
-    Args:
-        conninfo: Of :func:`conninfo_of`.
-        most: At once, 1 to 50.
-    """
+    """The connections to one source, at most ``most`` (1 to 50) at once."""
 
     def __init__(self, conninfo: str, most: int) -> None:
         self._conninfo = conninfo
@@ -179,7 +164,7 @@ class Connections:
 
     @contextlib.asynccontextmanager
     async def transaction(self, talk: QueryTalk) -> AsyncIterator[Connection]:
-        """Give a connection in a transaction that cannot write, with the terms of a query; leaving ends what runs.
+        """Yield a connection in a read-only transaction with the settings of a query; leaving ends the running query.
 
         Raises:
             Rejected: ``source_role_too_powerful``. Permanent until an operator gives the source another role.
@@ -207,7 +192,7 @@ class Connections:
         return await _prepare(connection, talk)
 
     async def _leave(self, connection: Connection) -> None:
-        """End what still runs on the server, and the transaction; keep the connection if nothing is left of it."""
+        """End the query on the server and the transaction; keep the connection only if it is clean."""
         sound = connection.pgconn.transaction_status == TransactionStatus.INTRANS
         with contextlib.suppress(psycopg.Error, OSError, TimeoutError):
             if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
@@ -230,7 +215,7 @@ class Connections:
             connection.pgconn.finish()
 
     async def aclose(self) -> None:
-        """Close what is kept. Twice is harmless."""
+        """Close kept connections. May be called twice."""
         kept, self._idle = self._idle, []
         for connection in kept:
             await connection.close()
@@ -249,7 +234,7 @@ async def _prepare(connection: Connection, talk: QueryTalk) -> Connection:
 
 
 def _check_role(name: str, powers: PGresult) -> None:
-    """Refuse a role that could do more to the server than read: what is sent to it is an operator's SQL."""
+    """Refuse a role that may do more than read: the SQL that it runs is an operator's."""
     if not powers.ntuples:
         return
     role, found = (value.decode("utf-8", "replace") for value in (powers.get_value(0, at) or b"" for at in range(2)))
@@ -262,7 +247,7 @@ def _check_role(name: str, powers: PGresult) -> None:
 
 
 async def _say(connection: Connection, sql: str) -> Sequence[PGresult]:
-    """Run statements of our own; unlike the driver's way, a silent server costs no longer than the caller waits."""
+    """Run Tickwright's own statements. Unlike in the driver's method, the caller's deadline ends a silent server."""
     connection.pgconn.send_query(sql.encode())
     results: Sequence[PGresult] = await wait_for(connection.pgconn, generators.execute(connection.pgconn))
     for result in results:
@@ -272,7 +257,7 @@ async def _say(connection: Connection, sql: str) -> Sequence[PGresult]:
 
 
 async def wait_for(pg: PGconn, talking: PQGen[_T]) -> _T:
-    """Let one of the driver's generators talk to the server, and sleep while there is nothing to read."""
+    """Run one of the driver's generators; sleep while there is nothing to read."""
     return await waiting.wait_async(talking, pg.socket, interval=LOOK_S)
 
 
@@ -282,13 +267,9 @@ _ROWS = {ExecStatus.TUPLES_CHUNK, ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}
 
 
 class PostgresSource:
-    """A database that is read by PostgreSQL's protocol.
+    """A database that speaks PostgreSQL's protocol, named as in ``[sources.NAME]``.
 
-    Args:
-        name: As in ``[sources.NAME]``.
-        url: ``postgresql://…`` with everything put in; never shown.
-        terms: Its bounds.
-        mask: Takes secrets out of a text.
+    The ``url`` (``postgresql://…``) has resolved references and is never shown. ``mask`` masks secrets in a text.
 
     Raises:
         Rejected: ``invalid_source``. Permanent.
@@ -305,17 +286,16 @@ class PostgresSource:
     async def query(
         self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None
     ) -> AsyncIterator["PostgresRows"]:
-        """Run a query and give its rows while they come; leaving early ends it on the server.
+        """Run a query and yield its rows as they arrive; leaving early ends it on the server.
 
         Args:
             sql: One query.
             values: For its placeholders: texts, numbers, booleans, dates, lists of them, ``None``.
             timeout: From now to the last row.
-            within: What in ``sql`` is an operator's, in parentheses of ours: one query by itself, so that it cannot
-                close them.
+            within: As in :meth:`tickwright.sources.file_sources.FileSource.query`.
 
         Raises:
-            Rejected: ``source_refused`` with what PostgreSQL says, ``source_role_too_powerful``, ``missing_value``,
+            Rejected: ``source_refused`` with PostgreSQL's text, ``source_role_too_powerful``, ``missing_value``,
                 ``invalid_value``, ``invalid_sql``. Permanent.
             Unavailable: ``source_unavailable``, ``source_timeout``. Retry.
         """
@@ -332,12 +312,12 @@ class PostgresSource:
             yield rows
 
     async def aclose(self) -> None:
-        """Close what is kept open between queries. Twice is harmless."""
+        """Close kept connections. May be called twice."""
         await self._connections.aclose()
 
 
 async def _check_one_query(connection: Connection, talk: QueryTalk, bound: Bound, sql: str) -> None:
-    """Have PostgreSQL parse it where its grammar takes one query and nothing else; nothing is run.
+    """Have PostgreSQL parse the text where its grammar accepts one query only; nothing runs.
 
     Raises:
         Rejected: ``source_refused``, with the place in ``sql``. Permanent.
@@ -381,7 +361,7 @@ class PostgresRows:
         self._values.set_pgresult(self._first, set_loaders=True)
 
     async def __aiter__(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
-        """Give pieces of some hundred rows, or some MiB."""
+        """Yield pieces of some hundred rows, or some MiB."""
         chunk, self._first = self._first, None
         rows: list[tuple[Any, ...]] = []
         size_bytes = cells = 0
@@ -415,7 +395,7 @@ class PostgresRows:
         if self._pg.is_busy():
             async with self._talk.in_time():
                 result: PGresult | None = await wait_for(self._pg, generators.fetch(self._pg))
-        else:  # it has come with the one before
+        else:  # it arrived with the previous result
             result = self._pg.get_result()
         if result is None or result.status in _ROWS:
             return result
@@ -425,6 +405,6 @@ class PostgresRows:
 
 
 def _behind(sql: str) -> int:
-    """Return how many characters are behind one query: a semicolon has no place in parentheses."""
+    """Return the number of characters after one query: parentheses cannot contain a semicolon."""
     end = bare(sql).find(";") if ";" in sql else -1
     return len(sql) - end if end >= 0 else 0

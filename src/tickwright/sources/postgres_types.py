@@ -1,8 +1,7 @@
-"""PostgreSQL's types: what each is called in DuckDB, how its values arrive, and how ours are spelled for it.
+"""PostgreSQL's types: their names in DuckDB, how their values arrive, and how parameters are written.
 
-Numbers of the machine, booleans and bytes become Python's own; everything else arrives as PostgreSQL's text, which
-DuckDB reads exactly, and costs nothing to make. Our values are sent as texts without a type, so PostgreSQL reads each
-as it would read a quoted literal in its place.
+Machine numbers, booleans and bytes become Python's own. Every other value arrives as PostgreSQL's text, which DuckDB
+reads exactly. Parameters are sent as untyped texts, so PostgreSQL reads each like a quoted literal in its place.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,23 +48,23 @@ _INSTANT_OIDS = frozenset(_oid(name) for name in _INSTANTS)
 
 
 class JsonLoader(Loader):
-    """Keeps a document as its text; a line feed can only stand between its tokens, and would end a line of ours."""
+    """Keeps a document as text. Replaces line feeds, which are only between tokens and would end a line of NDJSON."""
 
     def load(self, data: Any) -> msgspec.Raw:
-        """Return the document, ready to be put into another."""
+        """Return the document, ready to be embedded in another."""
         return msgspec.Raw(bytes(data).replace(b"\n", b" ").replace(b"\r", b" "))
 
 
 class IntervalLoader(Loader):
-    """Keeps an interval as its text: behind a minus PostgreSQL writes ``+``, which DuckDB does not read."""
+    """Keeps an interval as text without ``+``: PostgreSQL writes it after a minus, and DuckDB does not read it."""
 
     def load(self, data: Any) -> str:
-        """Return the text without it."""
+        """Return the text without ``+``."""
         return bytes(data).replace(b"+", b"").decode()
 
 
 class Spelling(NamedTuple):
-    """What the driver needs to know to make values; ``connection`` is always ``None``."""
+    """The context of the driver's value loaders; ``connection`` is always ``None``."""
 
     adapters: AdaptersMap
     connection: None = None
@@ -93,7 +92,7 @@ SPELLING = _spelling()
 
 
 def columns_of(result: PGresult) -> tuple[Column, ...]:
-    """Return the columns of a result; what has no counterpart is its text."""
+    """Return the columns of a result; a type without a counterpart becomes ``VARCHAR``."""
     return tuple(
         Column((result.fname(place) or b"").decode(), _type_of(result.ftype(place), result.fmod(place)))
         for place in range(result.nfields)
@@ -114,12 +113,12 @@ def _decimal(modifier: int) -> str:
 
 
 def instants_of(result: PGresult) -> tuple[int, ...]:
-    """Return the places of dates and timestamps, whose years before Christ DuckDB spells in another way."""
+    """Return the positions of dates and timestamps: DuckDB writes their years before Christ differently."""
     return tuple(place for place in range(result.nfields) if result.ftype(place) in _INSTANT_OIDS)
 
 
 def as_parameter(name: int, value: Any) -> bytes | None:
-    """Return the text that PostgreSQL reads the value of a placeholder from; ``None`` is null.
+    """Return the text of a placeholder's value for PostgreSQL; ``None`` is null.
 
     Raises:
         Rejected: ``invalid_value``. Permanent.

@@ -1,14 +1,14 @@
-"""The process of a query: its messages, and how its parent starts it, asks it and ends it, from a thread.
+"""The process of a query: its messages, and how a thread of the parent starts, queries and ends it.
 
 ::
 
     ──▶ query            ◀── begun, opened, rows until there are none; failed instead of opened or rows
     ──▶ load             ◀── begun, loaded or failed
 
-The pipe holds up a process whose rows are not read. A request is pickled, since this process writes it, and is read as
-a few types: nothing is imported for it, and no module of the user's. An answer is MessagePack that is read as one of a
-few types and has a bound, because untrusted SQL and files are behind it. ``begun`` is written before anything of a
-query is done, so that a query whose process had died earlier can go to another one.
+The pipe blocks a process whose rows are not read. A request is pickled, because the parent is trusted; it is read as
+one of a few types and imports nothing. An answer is bounded MessagePack, read as one of a few types, because untrusted
+SQL and files can influence it. ``begun`` precedes all work, so a query whose process had died before can go to another
+one.
 """
 
 import io
@@ -42,7 +42,7 @@ PIECE_BYTES_MAX = 16 * 1024 * 1024
 ANSWER_BYTES_MAX = 5 * ROW_BYTES_MAX
 """A character has up to four bytes; the rest is for numbers."""
 DATA_BYTES = 1024**3
-"""What a process may allocate. DuckDB counts 256 MiB; of the 2,048 values of a column that it holds at a time, none."""
+"""Memory that a process may allocate. DuckDB counts 256 MiB, without the 2,048 values that it holds of a column."""
 THREADS = 2
 """Of DuckDB, for one query."""
 TOO_MUCH_MEMORY = (
@@ -50,31 +50,29 @@ TOO_MUCH_MEMORY = (
     "select fewer rows or columns, or cut long values"
 )
 PLACE = "tickwright place"
-"""The column with the number of a row in a loaded file."""
+"""The column with a row's number in a loaded file."""
 _LENGTH = struct.Struct(">Q")
 _APART: Final[frozenset[type]] = frozenset({bytes, UndecodableText})
-"""What SQLite gives besides numbers and texts."""
+"""Types of SQLite's values besides numbers and texts."""
 
 Kind = Literal["sqlite", "duckdb", "files"]
 
 Version = tuple[int, int, int]
 KnownTypes = dict[Path, tuple[Version, Mapping[str, str]]]
-"""The columns of JSON files, each with the version of the file that was scanned for them."""
+"""The columns of JSON files, each with the version of the scanned file."""
 
 
 class Query(NamedTuple):
     """One query.
 
     Attributes:
-        name: The source's.
-        kind: Of the source: a database of SQLite, one of DuckDB, or a folder of files.
-        path: Of its database, or of its folder.
-        spill: The folder where this query spills, and nothing else is; exists.
-        spill_bytes_max: Of what it spills.
-        known: The columns of JSON files as far as they are known.
-        sql: With the numbers of its values.
+        kind: An SQLite database, a DuckDB database, or a folder of files.
+        path: Of the database or folder.
+        spill: An existing folder for this query's spilled data alone.
+        known: The known columns of JSON files.
+        sql: With numbered placeholders.
         given: The values, made plain by :func:`tickwright.sources.rows.plain`.
-        within: What in it is an operator's, or ``None``; see :meth:`tickwright.sources.file_sources.FileSource.query`.
+        within: The operator's part, or ``None``; see :meth:`tickwright.sources.file_sources.FileSource.query`.
     """
 
     name: str
@@ -89,17 +87,7 @@ class Query(NamedTuple):
 
 
 class Load(NamedTuple):
-    """A CSV or Parquet file that becomes a database; see :mod:`tickwright.sources.object_files`.
-
-    Attributes:
-        key: What it is called.
-        raw: The file.
-        database: What is made of it.
-        spill: The folder where it spills.
-        bytes_max: Of what is spilled.
-        rows_max: So many it may have.
-        order: The column of its order.
-    """
+    """A CSV or Parquet file to load, ordered by a column; see :mod:`tickwright.sources.object_files`."""
 
     key: str
     raw: Path
@@ -111,11 +99,11 @@ class Load(NamedTuple):
 
 
 class Begun(msgspec.Struct, frozen=True, tag=True):
-    """The request is there, and nothing of it is done."""
+    """The request has arrived; its work has not started."""
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
-    """The columns of the query, and what was found out about JSON files."""
+    """The columns of the query, and the columns of scanned JSON files."""
 
     columns: tuple[Column, ...]
     known: dict[str, tuple[Version, dict[str, str]]]
@@ -125,7 +113,7 @@ class Rows(msgspec.Struct, frozen=True, tag=True):
     """Some rows; none at the end.
 
     Attributes:
-        again: Whether the process takes another query; it has given back its memory.
+        again: Whether the process takes another query; its memory is released.
         apart: Values that are ``None`` in ``rows``, each with its row and its column: bytes, or ``None`` for a text
             that is not UTF-8.
     """
@@ -143,7 +131,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """The database is there; ``again`` as in :class:`Rows`."""
+    """The database is complete; ``again`` as in :class:`Rows`."""
 
     again: bool = False
 
@@ -154,7 +142,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def request_of(asked: Query | Load) -> bytes:
-    """Return a request with its length before it; raises what pickling a value raises."""
+    """Return a request with its length in front; raises the errors of pickling a value."""
     return _framed(pickle.dumps(asked))
 
 
@@ -162,7 +150,7 @@ def read_request(stream: IO[bytes]) -> Query | Load | None:
     """Return the next request; ``None`` at the end.
 
     Raises:
-        pickle.UnpicklingError: Something in it is not of the types of a request.
+        pickle.UnpicklingError: A value has none of the types of a request.
     """
     content = _read(stream, None)
     if content is None:
@@ -177,20 +165,20 @@ def write_answer(stream: BinaryIO, answer: Answer) -> None:
 
 
 def read_answer(stream: IO[bytes]) -> Answer | None:
-    """Return the next answer; ``None`` at the end, and where it is none or too long."""
+    """Return the next answer; ``None`` at the end, and for an invalid or too long one."""
     content = _read(stream, ANSWER_BYTES_MAX)
     try:
         answer = None if content is None else _answers.decode(content)
         return _whole(answer) if isinstance(answer, Rows) and answer.apart else answer
-    except (msgspec.MsgspecError, ValueError, RecursionError, IndexError):  # a text that is no UTF-8 is a ValueError
+    except (msgspec.MsgspecError, ValueError, RecursionError, IndexError):  # a text that is not UTF-8 is a ValueError
         return None
 
 
 def answers_of(rows: Sequence[Sequence[Any]], of: str) -> list[bytes]:
-    """Return rows as answers that are not too long; ``of`` says what gives them.
+    """Return rows as answers of bounded size; ``of`` names their origin for the error.
 
     Raises:
-        Rejected: ``row_too_large``: a row alone is. Permanent.
+        Rejected: ``row_too_large``: a single row is too large. Permanent.
     """
     content = _encoder.encode(_rows(rows))
     if len(content) <= PIECE_BYTES_MAX or (len(rows) == 1 and len(content) <= ANSWER_BYTES_MAX):
@@ -202,17 +190,17 @@ def answers_of(rows: Sequence[Sequence[Any]], of: str) -> list[bytes]:
 
 
 def too_much_memory(of: str) -> Rejected:
-    """Return the error of a query that needs more than it may have."""
+    """Return the error of a query that needs more memory than it may have."""
     return Rejected("source_refused", f"{of} refuses the query: {TOO_MUCH_MEMORY}")
 
 
 def too_many_bytes(key: str, bytes_max: int) -> Rejected:
-    """Return the error of a file that becomes too large a database."""
+    """Return the error of a file whose database is too large."""
     return Rejected("audience_unreadable", f"{key} has more than {bytes_max} bytes when it is unpacked")
 
 
 class _Requests(pickle.Unpickler):
-    """Knows the types of a request, and imports nothing."""
+    """Reads the types of a request only, and imports nothing."""
 
     def find_class(self, module: str, name: str) -> type:
         """Return one of the types."""
@@ -258,18 +246,18 @@ def _read(stream: IO[bytes], most: int | None) -> bytes | None:
 
 
 DEATH_S = 5.0
-"""How long a process that said its last word may take to be gone, before it is killed."""
+"""How long an ending process may take to exit before it is killed."""
 PROGRAM = "tickwright.sources.query_program"
 
 _log = structlog.get_logger("tickwright.sources")
 
 
 class QueryProcess:
-    """One process with the program :mod:`query_program`; every method but ``kill`` is called by one thread at a time.
+    """One process with the program :mod:`query_program`. One thread at a time may call its methods, except ``kill``.
 
     Invariants:
-        SRC-8: it has no secret of ours: of our environment it gets a few names, and no open file.
-        SRC-9: it is gone when :meth:`end` is over, and soon after our own death, whatever we died of.
+        SRC-8: it has no secret of Tickwright: a few variables of the environment, and no open file.
+        SRC-9: it is gone when :meth:`end` returns, and soon after this process dies, for whatever reason.
 
     Raises:
         OSError: It cannot be started.
@@ -293,21 +281,21 @@ class QueryProcess:
         return self._process.pid
 
     def begin(self, request: bytes) -> bool:
-        """Have the request begun; ``False``: the process had died, and nothing of it was done."""
+        """Send a request and wait for ``begun``; ``False``: the process had died and did nothing of it."""
         assert self._process.stdin is not None  # noqa: S101  a pipe
         self._killed_before = killed_for_memory()
-        with suppress(OSError):  # it is dead, which reading finds as well
+        with suppress(OSError):  # it is dead, which the read detects as well
             self._process.stdin.write(request)
             self._process.stdin.flush()
         return isinstance(self.answer(), Begun)
 
     def answer(self) -> Answer | None:
-        """Return its next answer; ``None``: it died, or is to be ended."""
+        """Return its next answer; ``None`` if it died or is to be ended."""
         assert self._process.stdout is not None  # noqa: S101  a pipe
         return read_answer(self._process.stdout)
 
     def death(self) -> str | None:
-        """Return how it died when there is no answer, and end it; ``None``: of its own bound of memory."""
+        """End a process that does not answer, and return how it died; ``None``: of its own memory bound."""
         assert self._process.stderr is not None  # noqa: S101  a pipe
         wanted = self._killed
         with suppress(subprocess.TimeoutExpired):
@@ -326,10 +314,10 @@ class QueryProcess:
         self._process.kill()
 
     def end(self) -> None:
-        """Kill it and return when it is gone; any number of times."""
+        """Kill it and wait until it is gone, any number of times."""
         self.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None  # noqa: S101
-            with suppress(OSError):  # what was not written any more
+            with suppress(OSError):  # data that was not written yet
                 pipe.close()

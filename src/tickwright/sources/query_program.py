@@ -1,12 +1,11 @@
-"""The program of a process for queries: it takes those of one source, one after the other, and gives their rows.
+"""The program of a query process: it runs the queries of one source, one after the other, and returns their rows.
 
-It is a process of its own because SQL and files are not trusted, because DuckDB allocates single values beyond its own
-bound, and because no call of a function can be interrupted, in DuckDB and in SQLite. The kernel bounds it, and it has
-nothing of its parent's; see :mod:`tickwright.sources.confined`. DuckDB is loaded only where the source needs it: a
-SQLite source starts faster.
+It is a separate process because SQL and files are untrusted, because DuckDB allocates single values beyond its own
+bound, and because a function call in DuckDB or SQLite cannot be interrupted. See :mod:`tickwright.sources.confined`.
+DuckDB is imported only for sources that need it, so an SQLite source starts faster.
 
-In a SQLite database nothing can be written, attached or set. SQLite has no types for its columns, so they are found in
-the values. A list is given as JSON text, for ``json_each``.
+In an SQLite database a query can neither write, attach nor set anything. SQLite has no column types, so they are
+derived from the values. A list is passed as JSON text, for ``json_each``.
 """
 
 import os
@@ -45,10 +44,10 @@ from tickwright.store.queries import load
 
 BUSY_S = 5.0
 VALUE_BYTES_MAX = 4 * ROW_BYTES_MAX
-"""What SQLite makes at all: of a value, and of a stored row, which may have more in it than a query selects."""
+"""SQLite's limit of a value and of a stored row, which may have more columns than a query selects."""
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _FUNCTIONS_REFUSED = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "sqlite_log"}
-"""Functions that read or write files or load code, where a build of SQLite has them."""
+"""Functions of some builds of SQLite that read or write files or load code."""
 _Q = {name: text.rpartition("\n")[2] for name, text in load("tickwright.sources.sql", "sqlite.sql").items()}
 _PASSING = {
     sqlite3.SQLITE_BUSY,
@@ -61,7 +60,7 @@ _PASSING = {
 
 
 class SqliteReader:
-    """One query."""
+    """Reads one query."""
 
     def __init__(self, query: Query) -> None:
         self._query, self._name = query, query.name
@@ -69,7 +68,7 @@ class SqliteReader:
         self._cursor: sqlite3.Cursor | None = None
 
     def open(self) -> tuple[Column, ...]:
-        """Begin the query and return its columns."""
+        """Start the query and return its columns."""
         query = self._query
         limit(resource.RLIMIT_FSIZE, query.spill_bytes_max)
         try:
@@ -116,7 +115,7 @@ class SqliteReader:
 
 
 def _authorize(action: int, what: str | None, name: str | None, *_more: Any) -> int:
-    """Allow reading; table functions such as ``json_each`` describe themselves by what looks like an update."""
+    """Allow reading. Table functions such as ``json_each`` appear as an update of ``sqlite_master``."""
     describes = action == sqlite3.SQLITE_UPDATE and what == "sqlite_master"
     if action == sqlite3.SQLITE_FUNCTION and str(name).lower() in _FUNCTIONS_REFUSED:
         return sqlite3.SQLITE_DENY
@@ -124,7 +123,7 @@ def _authorize(action: int, what: str | None, name: str | None, *_more: Any) -> 
 
 
 def _text(value: bytes) -> Any:
-    """Return a text; the driver's error for one that is not UTF-8 would end the query."""
+    """Return a text, or ``NOT_UTF8``; the driver's error for invalid UTF-8 would end the query."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -133,19 +132,15 @@ def _text(value: bytes) -> Any:
 
 QUERIES_MAX = 100
 IDLE_BYTES_MAX = 128 * 1024 * 1024
-"""What a process may hold behind a query to take another one; a fresh one that has answered once holds 80 MiB."""
+"""Memory that a process may hold after a query to take another one; after its first query it holds 80 MiB."""
 CPU_S = THREADS * int(STATEMENT_TIMEOUT_MAX.total_seconds())
-"""Its parent ends a query earlier; this is for when that one cannot."""
+"""The parent ends a query earlier; this bound applies when the parent cannot."""
 
 
 def main(parent: int) -> None:
-    """Take queries until there are no more; never returns, because DuckDB's ends of a process are long and loud.
-
-    Args:
-        parent: The process that asks.
-    """
+    """Serve queries of the process ``parent``; never returns, because DuckDB's exit handlers are slow and noisy."""
     answers = take_stdout()
-    os.set_blocking(sys.stderr.fileno(), False)  # what nobody reads stops nothing
+    os.set_blocking(sys.stderr.fileno(), False)  # an unread pipe blocks nothing
     confine(parent)
     for left in reversed(range(QUERIES_MAX)):
         asked = read_request(sys.stdin.buffer)
@@ -165,10 +160,10 @@ def main(parent: int) -> None:
 
 
 class Reader(Protocol):
-    """One query. Its errors are ``Rejected`` or ``Unavailable`` as :class:`tickwright.ports.reports.Source` says."""
+    """Reads one query. Its errors are those of :class:`tickwright.ports.reports.Source`."""
 
     def open(self) -> tuple[Column, ...]:
-        """Begin it and return its columns."""
+        """Start the query and return its columns."""
         ...
 
     def fetch(self) -> Sequence[Sequence[Any]]:
@@ -176,7 +171,7 @@ class Reader(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back everything. Harmless when nothing was opened."""
+        """Release all resources. Harmless when nothing was opened."""
         ...
 
 
@@ -188,7 +183,7 @@ def _loaded(asked: Load) -> Loaded:
 
 
 def _answered(query: Query, answers: BinaryIO) -> Rows:
-    """Give the rows up to the last one."""
+    """Write all rows but the last, empty answer, which is returned."""
     reader = _reader(query)
     try:
         columns = reader.open()

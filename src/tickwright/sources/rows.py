@@ -1,14 +1,14 @@
-"""Rows of sources: gathered into pieces, and their values made plain for a process or Python's own for a program.
+"""Rows of sources: collected into pieces, and their values made plain for a process or converted for a program.
 
-**Pieces.** Some hundred rows at a time, since each hand-over costs, and fewer where they are large. What a row takes is
-only known when it is there. So libraries are asked for a few rows at a time, a row has a bound, and a reader has no
-more in memory than one piece and those few.
+**Pieces.** A piece has some hundred rows, because each hand-over costs time, and fewer if rows are large. The size of a
+row is known only after it is read. So libraries return a few rows at a time, the size of a row is bounded, and a reader
+holds no more than one piece and those few rows.
 
-**Plain values.** A member of an enum, a text or a number of a class of the program's own is pickled by the name of its
-class, so that its reader imports the program. A value that is sent to another process is made plain first.
+**Plain values.** A value of a program's own class, such as an enum, is pickled by the name of its class, so that its
+reader would import the program. So values are made plain before they go to another process.
 
-**Python's values.** Sources give texts where a text is exact and cheap, which suits files. A function that calculates
-wants exact numbers, dates, instants and documents; what Python cannot hold, such as an infinite date, stays a text.
+**Python's values.** Sources return texts where a text is exact and cheap, which suits files. A function gets exact
+numbers, dates, instants and documents. A value that Python cannot hold, such as an infinite date, stays a text.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ from tickwright.ports.reports import NOT_UTF8, Column
 CHUNK_ROWS = 5
 PIECE_ROWS = 500
 PIECE_CELLS = 50_000
-"""Each takes some tens of bytes whatever is in it, and time."""
+"""Each cell takes some tens of bytes, whatever its value, and time."""
 PIECE_BYTES = 4 * 1024 * 1024
 ROW_BYTES_MAX = 16 * 1024 * 1024
-"""Of texts and bytes; what merges the parts takes no longer line."""
+"""Of texts and bytes; a merge accepts no longer line."""
 
 _TEXTS = frozenset({str, bytes, bytearray})
 _NESTED: frozenset[type] = frozenset({list, tuple, dict})
@@ -39,7 +39,7 @@ Row = Sequence[Any]
 
 
 def gathered(fetch: Callable[[int], Sequence[Row]], of: str) -> list[Row]:
-    """Return the next rows of ``fetch``, which is asked for five at a time; none at the end.
+    """Return the next rows of ``fetch``, which is called for five at a time; none at the end.
 
     At most 500 rows, and at most 4 MiB and 50,000 cells before the last five.
 
@@ -59,16 +59,16 @@ def gathered(fetch: Callable[[int], Sequence[Row]], of: str) -> list[Row]:
 
 
 def is_full(rows: int, size_bytes: int, cells: int) -> bool:
-    """Whether a piece that has so much is handed over."""
+    """Whether a piece of this size is complete."""
     return rows >= PIECE_ROWS or size_bytes >= PIECE_BYTES or cells >= PIECE_CELLS
 
 
 def weighed(rows: Sequence[Row], of: str) -> int:
-    """Return what a few rows weigh.
+    """Return the size of a few rows in bytes.
 
     Raises:
-        Rejected: ``row_too_large``: one of them is above the bound; ``of`` says what gives it, such as ``"source
-            crm"``. Permanent.
+        Rejected: ``row_too_large``: one of them exceeds ``ROW_BYTES_MAX``; ``of`` names the origin, such as
+            ``"source crm"``. Permanent.
     """
     size_bytes = weight_bytes(rows)
     if size_bytes > ROW_BYTES_MAX and max(map(weight_bytes, rows)) > ROW_BYTES_MAX:
@@ -77,7 +77,7 @@ def weighed(rows: Sequence[Row], of: str) -> int:
 
 
 def row_too_large(of: str) -> Rejected:
-    """Return the error for a row above the bound."""
+    """Return the error of a row above ``ROW_BYTES_MAX``."""
     text = (
         f"{of} gives a row of more than {ROW_BYTES_MAX // 2**20} MiB of text; select fewer columns, cut long values "
         "(left, substr), or put them into rows of their own"
@@ -86,7 +86,7 @@ def row_too_large(of: str) -> Rejected:
 
 
 def cells_of(rows: Sequence[Row]) -> int:
-    """Return how many values are in rows, the items of a list included; above ``PIECE_CELLS`` no more are counted."""
+    """Return the number of values in rows, including items of lists; counting ends at ``PIECE_CELLS``."""
     left: list[Any] = list(rows)
     cells = 0
     while left:
@@ -99,7 +99,7 @@ def cells_of(rows: Sequence[Row]) -> int:
 
 
 def weight_bytes(value: Any) -> int:
-    """Return about how many bytes texts and bytes take, at any depth; everything else is small and counts nothing."""
+    """Return the approximate bytes of texts and bytes at any depth; other values are small and count nothing."""
     kind = value.__class__
     if kind in _TEXTS:
         return len(value)
@@ -115,15 +115,15 @@ def weight_bytes(value: Any) -> int:
 # ---------------------------------------------------------------------- plain values
 
 PLAIN: Final[tuple[type, ...]] = (datetime, date, time, timedelta, timezone, Decimal, UUID)
-"""What a plain value is made of, besides what needs no import."""
+"""The types of plain values besides those that need no import."""
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` with nothing in it that is of a class of somebody's own.
+    """Return ``value`` without instances of a program's own classes.
 
     Raises:
-        TypeError: It is none of a query's values.
-        ValueError, RecursionError: It cannot be made, or is endless.
+        TypeError: It is no value for a query.
+        ValueError, RecursionError: It cannot be converted, or is endless.
     """
     if value is None or value.__class__ in _AS_IT_IS:
         return value
@@ -134,7 +134,7 @@ def plain(value: Any) -> Any:
 
 
 def _datetime(value: datetime) -> datetime:
-    """With a fixed offset, so that no class of a time zone is needed: it is the same instant."""
+    """Return the same instant with a fixed offset, so that no class of a time zone is needed."""
     when = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
     return datetime(*when, tzinfo=_zone(value.utcoffset()))
 
@@ -166,7 +166,7 @@ _MADE: Mapping[type, Callable[[Any], Any]] = {
     Mapping: lambda value: {plain(name): plain(one) for name, one in value.items()},
     Enum: lambda value: plain(value.value),
 }
-"""Earlier kinds first: a member of a ``StrEnum`` is a text, a ``datetime`` a date with a time."""
+"""The order matters: a member of a ``StrEnum`` is a ``str``, and a ``datetime`` is a ``date``."""
 
 
 # ---------------------------------------------------------------------- Python's values
@@ -183,7 +183,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def mappings_of(columns: Sequence[Column], piece: Sequence[Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Give the rows of a piece by the names of their columns."""
+    """Yield the rows of a piece as mappings by column name."""
     names = [column.name for column in columns]
     readers = [(place, _READERS[kind]) for place, kind in enumerate(map(_kind, columns)) if kind in _READERS]
     for row in piece:

@@ -1,1 +1,1 @@
-"""Fan-out / gather reports: many sources asked at once, one file."""
+"""Fan-out / gather reports: query many sources at once and merge the parts into one file."""

@@ -1,7 +1,7 @@
-"""The calls of reports that RabbitMQ gave up: what operators see of them, and their REST routes.
+"""Dead letters of report calls in RabbitMQ: their views and REST routes.
 
-A call only says sooner what the ledger says, and what is missing is announced again. So a dead letter here costs no
-report; it tells of a publisher that is no Tickwright, or of a process that died over messages.
+A call only announces what the ledger already has, and missing parts are announced again, so a dead letter costs no
+report. It points to a publisher that is not Tickwright, or to a process that died on messages.
 """
 
 import json
@@ -19,13 +19,13 @@ from tickwright.rest.gate import Gate
 
 
 class DeadCallView(msgspec.Struct, UserData, kw_only=True):
-    """A call that was given up.
+    """A dead-lettered call.
 
     Attributes:
-        id: Of the message; none where it has none, and then it is requeued with ``all`` only.
-        listener: In whose queue it was.
-        report_id: As far as the body can be read.
-        reason: Why, as a code: ``delivery_limit``, ``rejected`` or ``expired`` where RabbitMQ moved it by itself.
+        id: Of the message; ``null`` if it has none, and then only ``all`` requeues it.
+        listener: The listener whose queue it was in.
+        report_id: ``null`` if the body cannot be read.
+        reason: A code; ``delivery_limit``, ``rejected`` or ``expired`` if RabbitMQ dead-lettered it.
         body: At most 64 KiB, escaped.
     """
 
@@ -41,7 +41,7 @@ class DeadCallView(msgspec.Struct, UserData, kw_only=True):
 
 
 class DeadCallPage(msgspec.Struct):
-    """The oldest dead letters, and how many there are in all."""
+    """The oldest dead letters, and the number of all."""
 
     items: list[DeadCallView]
     count: int

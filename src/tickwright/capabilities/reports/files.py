@@ -1,10 +1,10 @@
-"""A report's file for its users: a signed link, and the bytes behind it.
+"""The file of a report: a signed link, and the bytes behind it.
 
-Before the first byte is sent the file is known to be there and whole: it has the size that the record says. An error
-after that breaks the answer off; ``Content-Length`` and ``ETag`` (the SHA-256 of the file) tell a client.
+Existence and size of the file are checked before the first byte is sent. A later error aborts the response;
+``Content-Length`` and ``ETag`` (the SHA-256 of the file) let a client detect it.
 
-A link opens one file until it ends, and nothing else: its signature covers the report, the file's key and the end. A
-new secret of the installation ends every link.
+A link opens one file until it expires: its signature covers the report, the file's key and the expiry. A new secret of
+the installation invalidates every link.
 """
 
 import asyncio
@@ -29,11 +29,7 @@ LINK_LIFE = timedelta(minutes=15)
 def link_signature(secret: str, report_id: int, key: str, expires_s: int) -> str:
     """Return the signature of a link, 64 hexadecimal digits.
 
-    Args:
-        secret: Of the installation.
-        report_id: Whose file it is.
-        key: Where the file is kept; without a line break, as every key.
-        expires_s: When the link ends, in Unix seconds by the database's clock.
+    ``key`` has no line break, like every key. ``expires_s`` is in Unix seconds by the database's clock.
     """
     text = f"tickwright report file\n{report_id}\n{expires_s}\n{key}"
     return hmac.digest(secret.encode(), text.encode(), "sha256").hex()
@@ -46,22 +42,21 @@ def link_path(secret: str, report_id: int, key: str, expires_s: int) -> str:
 
 
 def is_signed(secret: str, report_id: int, key: str, expires_s: int, given: str) -> bool:
-    """Whether ``given`` is the signature; takes as long for every wrong one."""
+    """Whether ``given`` is the signature; compares in constant time."""
     return hmac.compare_digest(link_signature(secret, report_id, key, expires_s).encode(), given.encode())
 
 
 STRANGERS_MAX = 4
-"""Links that are looked up at once: nobody needs a key to try one, and the database has others to serve."""
+"""Links that are looked up at once: trying a link needs no API key, so the load on the database is bounded."""
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 
 
 class OpenFile(NamedTuple):
-    """A file that is there.
+    """A file that exists, and the name to save it under.
 
     Attributes:
-        name: What it is saved as.
         etag: SHA-256, hexadecimal.
-        read: Gives its bytes from the one of that number on; closed by whoever reads it.
+        read: Yields its bytes from an offset on; the caller closes the iterator.
     """
 
     name: str
@@ -75,8 +70,8 @@ class Files:
     """Finds files and makes links to them.
 
     Invariants:
-        RFL-1: a link opens the one file that it was made for, until it ends.
-        RFL-2: no answer with a file begins before its size was compared with the record.
+        RFL-1: a link opens the one file that it was made for, until it expires.
+        RFL-2: no response with a file begins before its size was compared with the record.
     """
 
     def __init__(self, pool: Pool, objects: ObjectStore) -> None:
@@ -84,12 +79,12 @@ class Files:
         self._strangers = asyncio.Semaphore(STRANGERS_MAX)
 
     async def link(self, report_id: int) -> ReportFile:
-        """Return where a report's file can be fetched by anybody, for 15 minutes at most.
+        """Return a link to a report's file, for anyone and for 15 minutes at most.
 
         Raises:
             Rejected: ``report_not_found`` (404), ``report_not_finished`` (409) with its status, ``file_expired`` (410).
                 Permanent.
-            Unavailable: ``object_missing`` (502), ``object_store_unavailable``. Retry, or ask for the report again.
+            Unavailable: ``object_missing`` (502), ``object_store_unavailable``. Retry, or request the report again.
         """
         row = await self._row(report_id)
         if row["id"] is None:
@@ -112,8 +107,8 @@ class Files:
         """Return the file behind a link.
 
         Raises:
-            Rejected: ``invalid_link`` (403), ``link_expired`` (403), ``file_expired`` (410). Permanent: get a new one.
-            Unavailable: ``object_missing`` (502), ``object_store_unavailable``. Retry, or ask for the report again.
+            Rejected: ``invalid_link`` (403), ``link_expired`` (403), ``file_expired`` (410). Permanent: get a new link.
+            Unavailable: ``object_missing`` (502), ``object_store_unavailable``. Retry, or request the report again.
         """
         async with self._strangers:
             row = await self._row(report_id)
@@ -171,5 +166,5 @@ def _name(row: Any) -> str:
 
 
 def _not_ours(error: Rejected) -> Unavailable:
-    """The store's no is nothing that the caller could change."""
+    """Return the error of a refusal by the store, which the caller cannot fix."""
     return Unavailable(error.code, error.message, status=502)

@@ -1,4 +1,4 @@
-"""How a user plugs in: a listener makes rows of a request; a report names its listeners and the SQL that merges."""
+"""The API for programs: listeners turn a request into rows; a report names its listeners and the merging SQL."""
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,27 +12,23 @@ from tickwright.ports.reports import Source
 from tickwright.sources.rows import mappings_of
 
 Row: TypeAlias = Mapping[str, Any]
-"""One row of a part: values by their columns' names, every row with the same ones."""
+"""One row of a part: values by column name; all rows have the same names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest:
-    """One part of one report, as its listener is asked for it.
+    """One part of one report, as its listener receives it.
 
     Attributes:
-        report_id: Of the record.
-        epoch: Rises when parts were lost and all are asked again.
-        listener: Whose part it is.
-        type: The report type.
+        epoch: Rises when parts were lost and all are fetched again.
         stage: From 1 on.
-        conditions: As they were given, checked, with their defaults.
-        feed: What the stages before gave to this one's queries.
-        requester: For whom.
+        conditions: Of the request, checked, with defaults.
+        feed: Values from the stages before, for this stage's queries.
         attempt: From 1 on.
-        fence: Higher with each attempt; whoever keeps something elsewhere may refuse older ones.
+        fence: Higher with each attempt; another store can refuse writes of older ones.
         deadline_at: When the report fails, by the database's clock.
         timeout: After which this attempt is cancelled.
-        source: The database that the listener names; none where it names none.
+        source: The listener's database, or ``None``.
     """
 
     report_id: int
@@ -50,15 +46,15 @@ class ReportRequest:
     source: Source | None = field(default=None, repr=False, compare=False)
 
     async def rows(self, sql: str, /, **values: Any) -> AsyncIterator[Row]:
-        """Give the rows of a query on the listener's source, one by one, while it runs, as Python's values.
+        """Yield the rows of a query on the listener's source one by one, with Python's values, while the query runs.
 
         Args:
-            sql: Names its values as ``:name``: the conditions and the feed, and before these ``values``.
-            values: More of them, or other ones.
+            sql: Has placeholders ``:name``. Names are looked up in ``values``, then the feed, then the conditions.
+            values: Additional values, or replacements.
 
         Raises:
             Rejected: ``no_source``, ``source_refused``, ``missing_value``. Permanent.
-            Unavailable: ``source_unavailable``. Retry; the part is tried again when the listener lets it through.
+            Unavailable: ``source_unavailable``. Retry; if the listener lets it through, the part is tried again.
         """
         if self.source is None:
             raise Rejected("no_source", f'{self.listener} names no source; @app.listener("{self.listener}", source=…)')
@@ -74,15 +70,15 @@ Function: TypeAlias = Callable[[ReportRequest], AsyncIterator[Row]]
 
 @dataclass(frozen=True, slots=True)
 class DeclaredListener:
-    """A listener that a program brings, checked; ``None`` is what was not said.
+    """A checked listener of a program; ``None`` is an option that was not given.
 
-    A report that names it takes these where it says nothing else.
+    A report that names the listener takes the options that it does not set itself.
 
     Attributes:
-        source: The name of the one that its requests carry.
+        source: The name of the source for its requests.
         attempts: 1 to 100.
         timeout: Of one attempt, 10 ms to 6 hours.
-        columns: Types by name, in DuckDB's words.
+        columns: DuckDB types by name.
     """
 
     name: str
@@ -94,13 +90,13 @@ class DeclaredListener:
 
     @property
     def words(self) -> dict[str, Any]:
-        """What was said, in the words of ``[report_types.NAME.listeners.NAME]``."""
+        """The given options, with the keys of ``[report_types.NAME.listeners.NAME]``."""
         said = {"source": self.source, "attempts": self.attempts, "timeout": self.timeout, "columns": self.columns}
         return {word: value for word, value in said.items() if value is not None}
 
 
 class ListenerRegistry:
-    """The listeners of one program, by their names."""
+    """The listeners of one program by name."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, DeclaredListener] = {}
@@ -109,8 +105,8 @@ class ListenerRegistry:
         """Register ``listener``.
 
         Raises:
-            Rejected: ``duplicate_listener``, ``invalid_listener`` (the function gives no rows, or takes something else
-                than one request). Permanent.
+            Rejected: ``duplicate_listener``, ``invalid_listener`` (the function yields no rows, or does not take
+                exactly one request). Permanent.
         """
         name, function = listener.name, listener.function
         if name in self._listeners:
@@ -122,24 +118,24 @@ class ListenerRegistry:
         self._listeners[name] = listener
 
     def get(self, name: str) -> DeclaredListener | None:
-        """Return the listener of that name."""
+        """Return the listener of that name, or ``None``."""
         return self._listeners.get(name)
 
     def all(self) -> list[DeclaredListener]:
-        """Return every listener that the program brings."""
+        """Return every listener."""
         return list(self._listeners.values())
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredReport:
-    """A report type that a program brings; ``table`` has the words of ``[report_types.NAME]``."""
+    """A report type of a program; ``table`` has the keys of ``[report_types.NAME]``."""
 
     name: str
     table: Mapping[str, Any]
 
 
 class ReportRegistry:
-    """The report types of one program, by their names."""
+    """The report types of one program by name."""
 
     def __init__(self) -> None:
         self._reports: dict[str, DeclaredReport] = {}
@@ -155,14 +151,14 @@ class ReportRegistry:
         self._reports[report.name] = report
 
     def all(self) -> list[DeclaredReport]:
-        """Return every report type that the program brings."""
+        """Return every report type."""
         return list(self._reports.values())
 
 
 def with_declared(table: Mapping[str, Any], listeners: ListenerRegistry) -> dict[str, Any]:
-    """Return the words of a report type, with what the program says of the listeners that it names.
+    """Return a report type's table, with the program's options for its listeners filled in.
 
-    What the table says itself comes first; a query and a service are nobody's function.
+    Options of the table have priority. Listeners that are queries or services take none.
     """
     made = dict(table)
     if "listeners" in table:

@@ -30,12 +30,11 @@ CHANNEL = "tickwright_reports"
 
 
 class ReportSettings(SettingsPart):
-    """Of listeners.
+    """Settings of listeners.
 
     Attributes:
-        report_concurrency: Parts of reports at a time of one function or source in this process, 1 to 100.
-        report_merges: Reports that are merged at a time in this process, 1 to 16; and one more, of a type that has none
-            there.
+        report_concurrency: Parts at a time of one function or source in this process, 1 to 100.
+        report_merges: Merges at a time in this process, 1 to 16; plus one, for a type that has none under way.
         report_memory_mb: Of one merge before it spills to disk, 128 to 65,536.
     """
 
@@ -53,14 +52,14 @@ class ReportsPlugin(Plugin):
     lease_purposes: ClassVar = {"report-upkeep": "deletes old files and records of reports"}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return what checks a report type."""
+        """Return the check of a report type."""
         from tickwright.capabilities.reports.merge.sandbox import sql_checks
         from tickwright.capabilities.reports.types.schema import read_definition
 
         return {"report_types": partial(read_definition, checks=sql_checks())}
 
     def provide(self, context: Context) -> None:
-        """Offer the service for callers; its stores are opened by their first use, since most callers need no file."""
+        """Offer the service; its stores are opened at their first use, because most callers need no file."""
         from tickwright.capabilities.reports.service import ReportResources, ReportsService
 
         ports = context.ports
@@ -79,20 +78,20 @@ class ReportsPlugin(Plugin):
         ports.offer(ReportsService, make)
 
     async def declare(self, context: Context) -> None:
-        """Register the program's report types where no operator has set them up, and set those of the TOML file."""
+        """Register the program's report types that no operator has set, and set those of the TOML file."""
         from tickwright.capabilities.reports.service import ReportsService
 
         types = context.ports.get(ReportsService).types
         await declare_reports(types, context.registrations, context.tables("report_types"))
 
     def reclaim(self, context: Context) -> Sequence["Reclaim"]:
-        """Release the parts that a lost session claimed."""
+        """Release the parts and steps of a lost session."""
         from tickwright.capabilities.reports.parts.store import PartsStore
 
         return (PartsStore(context.pool).reclaim,)
 
     async def start(self, context: Context) -> None:
-        """Add retention to the scheduler, and the listener."""
+        """Start retention in the scheduler role, and the listener in its role."""
         if "scheduler" in context.roles:
             from tickwright.capabilities.reports.retention import LazyRetention
             from tickwright.engine.leased_loop import LeasedRounds
@@ -105,7 +104,7 @@ class ReportsPlugin(Plugin):
             await self._add_listener(context)
 
     async def _add_listener(self, context: Context) -> None:
-        """Add what fetches parts and merges them.
+        """Start the services that fetch parts and merge them.
 
         Raises:
             Rejected: ``invalid_object_store``, ``object_store_refused``. Permanent.
@@ -133,7 +132,7 @@ class ReportsPlugin(Plugin):
         at_once, memory_bytes = mine.report_concurrency, mine.report_memory_mb * 1024 * 1024
         listener = ReportListener(parts, storage, session, wakeups, fetcher, folder=folder, at_once=at_once)
         bounds = MergeBounds(memory_bytes, threads_for(memory_bytes))
-        merges = MergeProcesses(at_once=mine.report_merges, spare=1)  # supervisors have one slot more
+        merges = MergeProcesses(at_once=mine.report_merges, spare=1)  # supervisors have one more slot
         resources = StepResources(RecordsStore(pool, routes_of(exchange)), storage, objects, folder, merges, bounds)
         supervisor = ReportSupervisor(resources, session, wakeups, at_once=mine.report_merges)
         context.facts["serves"] = fetcher.names()
@@ -165,17 +164,17 @@ class ReportsPlugin(Plugin):
         return (report_routes(context.ports.get(ReportsService), gate),)
 
     def schemas(self) -> Sequence[Any]:
-        """Return the structs of those routes."""
+        """Return the structs of these routes."""
         from tickwright.capabilities.reports.rest.routes import STRUCTS
 
         return STRUCTS
 
 
 async def declare_reports(types: "ReportTypes", registrations: Registrations, tables: Mapping[str, Any]) -> None:
-    """Register report types where no operator has set them up, and set those of ``tables``.
+    """Register report types that no operator has set, and set those of ``tables``.
 
-    A program's report takes what the program declares for its listeners; a file's does not, because processes without
-    that program read the same file. An equal declaration writes nothing, not even an audit row.
+    A program's report takes the options that the program declares for its listeners. A file's report does not, because
+    processes without that program read the same file. An equal declaration writes nothing, not even an audit row.
 
     Raises:
         Rejected: ``invalid_report_type``. Permanent.
@@ -190,14 +189,14 @@ async def declare_reports(types: "ReportTypes", registrations: Registrations, ta
 
 
 def routes_of(exchange: ReportTransport | None) -> "Routes":
-    """Return where stages are announced: on the exchanges, or only in the table."""
+    """Return the announcement routes: exchanges, or the table alone without RabbitMQ."""
     from tickwright.capabilities.reports.requests.messages import Routes
 
     return Routes() if exchange is None else Routes(exchange.everyone, exchange.exchange)
 
 
 def source_of(listener: "ReportListener", supervisor: "ReportSupervisor") -> Source:
-    """Return what reads the metrics of both."""
+    """Return the source of both services' metrics."""
 
     def read() -> Sequence[Sample]:
         return [

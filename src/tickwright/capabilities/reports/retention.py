@@ -1,8 +1,8 @@
-"""Retention of reports: files whose time is over, what lost claims left in the object store, old records.
+"""Retention of reports: expired files, objects that lost claims left in the object store, old records.
 
-One process at a time does it, under a lease. An object is removed before the record forgets it, so a crash between
-the two costs another look and leaves nothing behind. What is under way is never touched: a report's objects are
-looked at when it has been over for an hour, and whoever still writes then has lost its claim long ago.
+One process at a time runs it, under a lease. An object is deleted before the record forgets it, so after a crash a
+later round repeats the deletion. Open reports are not touched: a report's objects are cleared an hour after its end,
+when every writer has long lost its claim.
 """
 
 from collections import Counter
@@ -29,12 +29,12 @@ FOLDERS = ("parts", "reports")
 
 @dataclass(frozen=True, slots=True)
 class ReportRetentionSettings:
-    """How long things are kept, and how often upkeep looks.
+    """How long things are kept, and the interval of rounds.
 
     Attributes:
         every: Between two rounds.
-        objects: Of a report that is over, but for its file: parts, and files of steps that did not count.
-        records: Since they ended; one that has its file stays as long as the file.
+        objects: Age of objects of an ended report, except its file: parts, and files of steps that did not count.
+        records: Age of ended records; a record with a file stays as long as the file.
     """
 
     every: timedelta = timedelta(seconds=30)
@@ -43,11 +43,11 @@ class ReportRetentionSettings:
 
 
 class ReportRetention:
-    """The round of a loop under the lease ``report-upkeep``.
+    """One round of the loop under the lease ``report-upkeep``.
 
     Invariants:
-        RPU-1: the file of a record is removed when its time is over, and nothing else that a record names.
-        RPU-2: a round looks at no more than ``BATCHES_MAX`` batches of each kind.
+        RPU-1: a record's file is removed after its expiry; nothing else that a record names is removed.
+        RPU-2: a round handles at most ``BATCHES_MAX`` batches of each kind.
     """
 
     def __init__(self, objects: ObjectStore, terms: ReportRetentionSettings | None = None) -> None:
@@ -55,18 +55,18 @@ class ReportRetention:
         self.counts: Counter[str] = Counter()
 
     async def round(self, lease: HeldLease) -> float:
-        """Do everything once; return in how many seconds to come again, 0 where more is left.
+        """Run one round; return the seconds until the next one, 0 if more is left.
 
         Raises:
             Unavailable: The object store does not answer. Retry.
-            Rejected: It says no. Permanent until an operator acts.
+            Rejected: The object store refuses. Permanent until an operator acts.
         """
         more = [await self._files(lease), await self._clear(lease), await self._records(lease)]
         await self._unknown(lease)
         return 0.0 if any(more) else self.terms.every.total_seconds()
 
     async def _files(self, lease: HeldLease) -> bool:
-        """Remove files whose time is over; return whether more is left."""
+        """Remove expired files; return whether more are left."""
         for _ in range(BATCHES_MAX):
             rows = await _fetch(lease, "expired_files", BATCH)
             if rows:
@@ -77,7 +77,7 @@ class ReportRetention:
         return True
 
     async def _clear(self, lease: HeldLease) -> bool:
-        """Remove what is left of reports that are over, but for their files; return whether more is left."""
+        """Remove objects of ended reports, except their files; return whether more are left."""
         for _ in range(BATCHES_MAX):
             rows = await _fetch(lease, "reports_to_clear", self.terms.objects, BATCH)
             for row in rows:
@@ -89,7 +89,7 @@ class ReportRetention:
         return True
 
     async def _records(self, lease: HeldLease) -> bool:
-        """Delete old records, with whatever came late of them; return whether more is left."""
+        """Delete old records and their late objects; return whether more are left."""
         for _ in range(BATCHES_MAX):
             rows = await _fetch(lease, "old_reports", self.terms.records, BATCH)
             for row in rows:
@@ -101,7 +101,7 @@ class ReportRetention:
         return True
 
     async def _unknown(self, lease: HeldLease) -> None:
-        """Remove objects of reports that are none any more, as far as one listing shows them."""
+        """Remove objects of deleted reports, as far as one listing shows them."""
         for folder in FOLDERS:
             found = {_report_of(one.key) for one in await self._objects.listing(f"{folder}/", LISTED)}
             ids = sorted(one for one in found if one is not None)
@@ -110,7 +110,7 @@ class ReportRetention:
                 await self._remove(row["id"])
 
     async def _remove(self, report_id: int, *, but: str | None = None) -> None:
-        """Remove every object of a report but one, as many pages as a report may have."""
+        """Remove every object of a report except ``but``, in at most ``PAGES_MAX`` pages per folder."""
         for folder in FOLDERS:
             for _ in range(PAGES_MAX):
                 found = await self._objects.listing(f"{folder}/{report_id}/", LISTED)
@@ -129,7 +129,7 @@ class ReportRetention:
 
 
 async def _fetch(lease: HeldLease, query: str, *arguments: Any) -> Sequence[Any]:
-    """Read what there is to do; nothing when the lease is lost."""
+    """Fetch rows; none if the lease is lost."""
     if not lease.holds():
         return ()
     async with lease.transaction() as connection:
@@ -142,16 +142,16 @@ def _report_of(key: str) -> int | None:
 
 
 class LazyRetention:
-    """Retention in the scheduler role, which opens the object store for it.
+    """Retention in the scheduler role; opens the object store at its first round.
 
-    A store that does not answer, or refuses, costs the round; the next round asks again.
+    If the store does not answer or refuses, the round is skipped.
     """
 
     def __init__(self, objects: LazyObjectStore, terms: ReportRetentionSettings | None = None) -> None:
         self._objects, self._terms = objects, terms or ReportRetentionSettings()
 
     async def round(self, lease: HeldLease) -> float:
-        """Do everything once; return in how many seconds the next round begins."""
+        """Run one round; return the seconds until the next one."""
         try:
             return await ReportRetention(await self._objects.opened(), self._terms).round(lease)
         except TickwrightError as error:

@@ -1,4 +1,4 @@
-"""What operators and programs do with reports, in one object: one per process and pool."""
+"""The report operations of API and programs in one object, one per process and pool."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,15 +24,13 @@ from tickwright.store.pool import Pool
 
 @dataclass(frozen=True, slots=True)
 class ReportResources:
-    """Where reports go from this process.
+    """The stores and routes that reports use in this process.
 
     Attributes:
-        routes: Where stages are announced.
-        shared: The hash in Redis; ``None`` without Redis.
-        objects: Of files and large parts.
-        folder: Makes the folder where deliveries are spooled, and returns it.
+        shared: The Redis hash; ``None`` without Redis.
+        folder: Makes and returns the folder for spooled deliveries.
         part_bytes_max: Of one delivery.
-        dead_calls: The dead letters of the calls; ``None`` without RabbitMQ.
+        dead_calls: The dead letters of calls; ``None`` without RabbitMQ.
     """
 
     routes: Routes
@@ -45,16 +43,7 @@ class ReportResources:
 
 
 class ReportsService:
-    """Everything that the API and the command line do with reports.
-
-    Attributes:
-        types: What can be asked for.
-        records: Reports: asked for, looked at, cancelled.
-        listing: The download centre.
-        files: Links to files, and what is behind them.
-        deliveries: Parts that services bring.
-        dead_calls: Calls that were given up.
-    """
+    """All report operations of the API and the command line, by subject."""
 
     def __init__(self, pool: Pool, keeping: ReportResources) -> None:
         cursors, parts = Cursors(pool), PartsStore(pool)

@@ -1,5 +1,6 @@
 -- name: begin
--- A transaction that cannot write, with terms of its own so that they hold behind PgBouncer too: {timeout_ms}, a number, for the whole of one query, and one spelling of values for all servers.
+-- A read-only transaction with its own settings, which also apply behind PgBouncer: a timeout of {timeout_ms} for the whole query, and the same
+-- text form of values on all servers.
 BEGIN READ ONLY;
 SELECT set_config('statement_timeout', '{timeout_ms}', true),
        set_config('timezone', 'UTC', true),
@@ -10,8 +11,8 @@ SELECT set_config('statement_timeout', '{timeout_ms}', true),
        set_config('standard_conforming_strings', 'on', true)
 
 -- name: powers
--- What makes a role of this connection more than one that reads, its own and those that it may take on; no row for a plain one. Asked in the message of
--- ``begin``, so that it holds for each server behind a pooler and behind each failover. Index: pg_authid is small and is read whole.
+-- The privileges of this connection's role, and of roles that it may take on, beyond reading; no row for a plain role. Part of the message of
+-- ``begin``, so that it is checked for each server behind a pooler and after each failover. Index: pg_authid is small and is read whole.
 SELECT u.rolname,
        pg_catalog.string_agg(DISTINCT
          CASE WHEN r.oid = u.oid AND r.rolsuper THEN 'is a superuser'
@@ -29,12 +30,12 @@ SELECT u.rolname,
  GROUP BY u.rolname
 
 -- name: one_query
--- What PostgreSQL parses and never runs: its grammar takes one SELECT, VALUES, TABLE or WITH behind FOR, and no statement that writes in a WITH.
+-- Parsed by PostgreSQL, never run: after FOR its grammar accepts one SELECT, VALUES, TABLE or WITH, and no writing statement in a WITH.
 DECLARE tickwright CURSOR FOR {query}
 
 -- name: bounded
--- A query whose rows are weighed before they are sent: one of more than {bytes_max} bytes is an error that names itself. OFFSET 0 keeps the query a plan
--- of its own, so that nothing in it is computed twice. The weight is of values as they are out of their storage, for 0.1 us a row.
+-- A query whose rows are measured before they are sent; a row of more than {bytes_max} bytes raises an error with its size. OFFSET 0 keeps the query
+-- a separate plan, so that nothing in it is computed twice. The size is that of detoasted values, at 0.1 us a row.
 SELECT "tickwright row".* FROM (SELECT * FROM (
 {query}
 ) AS q OFFSET 0) AS "tickwright row"
@@ -42,6 +43,7 @@ SELECT "tickwright row".* FROM (SELECT * FROM (
             THEN ('tickwright row_too_large ' || pg_catalog.pg_column_size("tickwright row".*))::int ELSE 1 END = 1
 
 -- name: end
--- Whatever was set is as before, and locks of the session that a query took are released, in one message. Settings, temporary tables and LISTEN end with the transaction.
+-- End the transaction and release session locks that a query took, in one message. Settings, temporary tables and LISTEN end with the
+-- transaction.
 ROLLBACK;
 SELECT pg_catalog.pg_advisory_unlock_all()

@@ -1,1 +1,1 @@
-"""Where files are kept, a folder or a bucket; README.md says what happens when it breaks off."""
+"""The object store, in a folder or a bucket. README.md describes every failure."""

@@ -1,11 +1,11 @@
-"""Objects in a bucket, through obstore: S3 and compatible stores, and Google's store.
+"""Objects in a bucket, through obstore: S3, S3-compatible stores and Google Cloud Storage.
 
-Every request is bounded in time and small: a large file is uploaded in parts and read in ranges, so a transfer that
-stalls is noticed within one of them, and a slow reader keeps no connection open. The library repeats a request that
-failed, a few times and within seconds; the caller repeats the rest.
+Every request is small and bounded in time. A large file is uploaded in parts and read in ranges, so a stalled transfer
+is noticed within one part, and a slow reader keeps no connection open. obstore repeats a failed request a few times
+within seconds; further repetition is up to the caller.
 
-The library's error texts hold URLs, whole answers and its own insides. So an error of ours has only what the store
-itself says of the matter, and the foreign error is not kept as its cause.
+obstore's error texts contain URLs, whole answers and internals. So an error contains only the store's own code and
+message, and does not keep obstore's error as its cause.
 """
 
 import asyncio
@@ -45,24 +45,25 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([\w.-]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
-_AGAIN = frozenset({408, 412, 425, 429})  # 412: the object was replaced while it was read
+_AGAIN = frozenset({408, 412, 425, 429})  # 412: the object was replaced during the read
 _AGAIN_WORDS = ("<Code>RequestTimeout<", "<Code>OperationAborted<")
 _REDIRECTED = "incorrectly configured region"
-_METADATA = "169.254.169.254"  # where the library asks for a role's credentials when it was given none
+_METADATA = "169.254.169.254"  # obstore requests a role's credentials from this address if it has none
 _NO_CREDENTIALS = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
 _SIGNS = (
     ("ConnectionRefused", "connection refused"),
     ("dns error", "its name is not known"),
     ("TimedOut", "no answer in time"),
 )
-"""What the library's own insides say where nothing was answered."""
+"""Signs in obstore's text of a request that got no answer, with the reason to report."""
 
 
 @contextmanager
 def bucket_errors(where: str, what: str) -> Iterator[None]:
-    """Translate what obstore raises; ``what`` is the address of the one object that a "not found" is about, or empty.
+    """Translate errors of obstore.
 
-    ``object_missing`` only where the answer does not say that the bucket itself is missing.
+    ``what`` is the address of the object that a "not found" refers to, or empty. A missing bucket is
+    ``object_store_refused``, not ``object_missing``.
     """
     try:
         yield
@@ -77,7 +78,7 @@ def bucket_errors(where: str, what: str) -> Iterator[None]:
 
 
 def _of_text(where: str, text: str) -> Rejected | Unavailable:
-    """Tell a no from a failure by the status that the library repeats; what has no status did not answer."""
+    """Classify by the HTTP status in obstore's text as refused or unavailable; no status means no answer."""
     status = _STATUS.search(text)
     code = int(status[1]) if status else 0
     again = not 400 <= code < 500 or code in _AGAIN or any(word in text for word in _AGAIN_WORDS)
@@ -87,7 +88,7 @@ def _of_text(where: str, text: str) -> Rejected | Unavailable:
 
 
 def _said(text: str) -> str:
-    """Return what the store said, or why it said nothing; never more of the text than that."""
+    """Return only the store's code and message, or the reason for a missing answer."""
     status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
     if _METADATA in text:
         return _NO_CREDENTIALS
@@ -103,15 +104,15 @@ def _said(text: str) -> str:
 
 
 class Bounds(NamedTuple):
-    """How long things may take, in seconds.
+    """Time limits of requests, in seconds.
 
     Attributes:
-        connect_s: Making a connection.
-        request_s: One request with its body, at most 8 MiB: a transfer that stands still ends here.
-        retries: How often the library repeats a request that failed, after 0.2 s, 0.4 s, ...
-        retry_within_s: After so long it repeats nothing.
-        call_s: One step of a call with its repetitions: a part, a range, a page of a listing.
-        abort_s: Giving up an upload that failed.
+        connect_s: For a connection to be made.
+        request_s: For one request with its body of at most 8 MiB. Bounds a stalled transfer.
+        retries: How often obstore repeats a failed request, after 0.2 s, 0.4 s, ...
+        retry_within_s: obstore repeats nothing after this time.
+        call_s: For one step of a call (a part, a range, a page of a listing) with its repetitions.
+        abort_s: For aborting a failed upload.
     """
 
     connect_s: float = 3.0
@@ -126,7 +127,7 @@ BOUNDS = Bounds()
 
 
 def open_bucket(place: Place, environment: Mapping[str, str], bounds: Bounds) -> S3Store | GCSStore:
-    """Return the client; nothing is asked of the store yet.
+    """Return the client, without a request to the store.
 
     Raises:
         Rejected: ``invalid_object_store``. Permanent.
@@ -146,7 +147,7 @@ def open_bucket(place: Place, environment: Mapping[str, str], bounds: Bounds) ->
         client["allow_http"] = config.get(_ENDPOINT[place.scheme], "").startswith("http://")
         store = GCSStore if place.scheme == "gs" else S3Store
         return store(place.bucket, prefix=prefix, config=config, client_options=client, retry_config=retry)
-    except (BaseError, ValueError, OSError):  # the library's words may hold what is secret
+    except (BaseError, ValueError, OSError):  # obstore's text may contain secrets
         raise Rejected(
             "invalid_object_store", f"{place.address('')}: its credentials or settings in the environment are unusable"
         ) from None
@@ -169,7 +170,7 @@ _ENDPOINT = {"s3": "endpoint", "gs": "base_url"}
 
 
 def _config(environment: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> Any:
-    """Return what the environment says, first name first; an endpoint with a password in it is refused."""
+    """Return the options set in the environment; the first variable set wins. Refuse an endpoint with a user."""
     found = {
         option: next((environment[name] for name in each if environment.get(name)), "")
         for option, each in names.items()
@@ -190,7 +191,7 @@ MIB = 1024 * 1024
 PIECE_BYTES = MIB
 PART_BYTES = 8 * MIB
 PARTS_AT_ONCE = 2
-PARTS_MAX = 9_000  # S3 takes 10,000
+PARTS_MAX = 9_000  # the limit of S3 is 10,000
 RANGE_BYTES = PART_BYTES
 KEYS_AT_ONCE = 1_000
 LINK_LASTS_MAX = timedelta(days=7)
@@ -199,20 +200,20 @@ T = TypeVar("T")
 
 
 class BucketStore:
-    """``s3://`` and ``gs://``. What else obstore reads from the environment (roles, tokens) holds as well.
+    """The store for ``s3://`` and ``gs://`` URLs. obstore also reads roles and tokens from the environment.
 
     Args:
         place: Of scheme ``s3`` or ``gs``.
         environment: ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or ``AWS_ENDPOINT``, ``AWS_ACCESS_KEY_ID``,
             ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
-        bounds: Times.
+        bounds: Time limits.
 
     Raises:
-        Rejected: ``invalid_object_store``, the endpoint or the credentials' form is unusable. Permanent.
+        Rejected: ``invalid_object_store``: the endpoint or the form of the credentials is unusable. Permanent.
 
     Invariants:
-        OBB-1: an upload that broke off has no key; its parts are given up, if the store can be reached.
-        OBB-2: bytes of two objects are never read as one: every range asks for the same entity.
+        OBB-1: an interrupted upload has no key; its parts are aborted if the store is reachable.
+        OBB-2: bytes of two objects are never read as one: every range requires the same ETag.
     """
 
     def __init__(self, place: Place, environment: Mapping[str, str], *, bounds: Bounds = BOUNDS) -> None:
@@ -226,7 +227,7 @@ class BucketStore:
         return self._place.address(key)
 
     async def put_file(self, key: str, path: Path) -> int:
-        """Upload in one request below 8 MiB, else in parts of 8 MiB, two at once."""
+        """Upload in one request below 8 MiB, otherwise in parts of 8 MiB, two at once."""
         check_key(key)
         with local_file_errors(path):
             file = await asyncio.to_thread(path.open, "rb", buffering=0)
@@ -235,13 +236,13 @@ class BucketStore:
             sent = await (self._send(key, file, path) if size < PART_BYTES else self._send_parts(key, file, path, size))
         kept = await self.size(key)
         if kept != sent:
-            with suppress(Rejected, Unavailable):  # what was lost is the news
+            with suppress(Rejected, Unavailable):  # the error to report is the lost upload
                 await self.delete([key])
             raise unavailable(self.address(key), f"{kept} bytes of {sent} are there")
         return sent
 
     async def fetch_file(self, key: str, path: Path) -> int:
-        """Fetch the object range by range; a file that is not whole is removed."""
+        """Fetch the object range by range; remove an incomplete file."""
         fetched = 0
         with new_file(path) as target:
             async for piece in self.read(key):
@@ -251,7 +252,7 @@ class BucketStore:
         return fetched
 
     async def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
-        """Give the object from byte ``start`` on in pieces of up to 1 MiB, of ranges of 8 MiB."""
+        """Yield the object from byte ``start`` in pieces of up to 1 MiB, fetched in ranges of 8 MiB."""
         check_key(key)
         meta = await self._head(key)
         for first in range(start, meta["size"], RANGE_BYTES):
@@ -264,7 +265,7 @@ class BucketStore:
                 yield data[at : at + PIECE_BYTES]
 
     async def size(self, key: str) -> int | None:
-        """Return the object's bytes; ``None`` if there is none."""
+        """Return the object's size in bytes; ``None`` if it does not exist."""
         check_key(key)
         try:
             return int((await self._head(key))["size"])
@@ -274,14 +275,14 @@ class BucketStore:
             return None
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects, a thousand in a request."""
+        """Delete objects, a thousand per request."""
         for key in keys:
             check_key(key)
         for start in range(0, len(keys), KEYS_AT_ONCE):
             await self._delete(list(keys[start : start + KEYS_AT_ONCE]))
 
     async def listing(self, prefix: str, limit: int) -> list[StoredObject]:
-        """Return at most ``limit`` objects below ``prefix``; ``a/b`` is not below ``a/bc``."""
+        """Return at most ``limit`` objects below ``prefix``; ``a/bc`` is not below ``a/b``."""
         below = clean_prefix(prefix)
         found: list[StoredObject] = []
         with bucket_errors(self._where, ""):
@@ -296,7 +297,7 @@ class BucketStore:
     async def link(self, key: str, *, lasts: timedelta) -> str | None:
         """Return a signed URL; ``lasts`` is above zero and at most seven days.
 
-        The browser saves the object under the last part of its key, because the upload said so.
+        The browser saves the object under the last segment of its key: the upload has set such headers.
         """
         check_key(key)
         if not timedelta() < lasts <= LINK_LASTS_MAX:
@@ -305,7 +306,7 @@ class BucketStore:
             return await self._bounded(obstore.sign_async(self._store, "GET", key, lasts))
 
     def close(self) -> None:
-        """Do nothing: connections end by themselves when they are idle."""
+        """Do nothing: idle connections close by themselves."""
 
     async def _send(self, key: str, file: FileIO, path: Path) -> int:
         with local_file_errors(path):
@@ -342,7 +343,7 @@ class BucketStore:
             sent += len(piece)
 
     async def _finish(self, writer: Any) -> None:
-        """Join the parts. Cancelled, it waits a little for what it began: parts that nobody gives up cost money."""
+        """Join the parts. A cancelled call still waits up to ``abort_s``: parts that are never aborted cost money."""
         joining = asyncio.ensure_future(writer.close())
         try:
             await self._bounded(asyncio.shield(joining))
@@ -352,14 +353,15 @@ class BucketStore:
             raise
 
     async def _abort(self, writer: Any) -> None:
-        with suppress(BaseError, OSError, TimeoutError):  # the store is away; what remains has no key
+        with suppress(BaseError, OSError, TimeoutError):  # the store is unavailable; the parts left there have no key
             async with asyncio.timeout(self._bounds.abort_s):
                 await writer.__aexit__(RuntimeError, RuntimeError(), None)
 
     async def _head(self, key: str) -> Any:
-        """Return what the store knows of the object.
+        """Return the object's metadata.
 
-        Its no to HEAD has no body: it says neither why, nor whether the bucket itself is missing. GET says both.
+        An error answer to HEAD has no body. The GET that follows returns the reason, also if the bucket itself is
+        missing.
         """
         with suppress(Rejected), bucket_errors(self._where, self.address(key)):
             return await self._bounded(self._store.head_async(key))
@@ -375,7 +377,7 @@ class BucketStore:
         try:
             with bucket_errors(self._where, "one of several"):
                 await self._bounded(self._store.delete_async(keys))
-        except Rejected as error:  # Google's store says of a missing object that it is missing
+        except Rejected as error:  # Google Cloud Storage reports an error for missing objects
             if error.code != "object_missing":
                 raise
             if len(keys) > 1:

@@ -1,4 +1,4 @@
-"""Errors of a disk as errors of an object store, and the caller's own files: written whole, or removed."""
+"""Translate disk errors, and write the caller's files whole or remove them."""
 
 import errno
 import os
@@ -16,23 +16,23 @@ _NOT_AS_PROMISED = _NEEDS_AN_OPERATOR | {errno.ENOENT}
 
 
 def refused(where: str, reason: str) -> Rejected:
-    """Return the store's no, for good until an operator acts."""
+    """Return the error of a refusal by the store. Permanent until an operator acts."""
     return Rejected("object_store_refused", f"{where}: {reason}")
 
 
 def unavailable(where: str, reason: str) -> Unavailable:
-    """Return that the store did not do it this time."""
+    """Return the error of a failure that may pass. Retry."""
     return Unavailable("object_store_unavailable", f"{where}: {reason}")
 
 
 def object_missing(where: str) -> Rejected:
-    """Return that there is no such object."""
+    """Return the error of a missing object. Permanent."""
     return Rejected("object_missing", f"there is no object {where}")
 
 
 @contextmanager
 def folder_errors(where: str) -> Iterator[None]:
-    """Translate what the disk under a folder of objects says."""
+    """Translate disk errors of a folder of objects."""
     try:
         yield
     except OSError as error:
@@ -42,7 +42,7 @@ def folder_errors(where: str) -> Iterator[None]:
 
 @contextmanager
 def local_file_errors(path: Path) -> Iterator[None]:
-    """Translate what the disk says of a file that the caller gave."""
+    """Translate disk errors of the caller's file."""
     try:
         yield
     except OSError as error:
@@ -59,7 +59,7 @@ def local_file_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[int]:
-    """Give an open, empty file at ``path``; it is removed when the block fails."""
+    """Yield an open, empty file at ``path``; remove it if the block fails."""
     with local_file_errors(path):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -73,7 +73,7 @@ def new_file(path: Path) -> Iterator[int]:
 
 
 def write_all(fd: int, piece: bytes) -> None:
-    """Write every byte, however few the system takes at once."""
+    """Write every byte; one system call may write fewer."""
     rest = memoryview(piece)
     while rest:
         rest = rest[os.write(fd, rest) :]

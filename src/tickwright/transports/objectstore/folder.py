@@ -1,16 +1,15 @@
-"""Objects as files below one folder: for a single machine, or a file system that all processes share.
+"""Objects as files below one folder, for one machine or a file system that all processes share.
 
-An object is written under a name of its own in ``.uploads``, synced, and renamed to its key; then the folder is synced.
-So a reader sees the old object or the new one, whole, also after a kill or a power failure. Written by hand, because
-obstore's own folder store neither syncs nor removes what a killed process leaves beside the object.
+An upload writes a file with a random name in ``.uploads``, syncs it, renames it to its key, and syncs the folder. A
+reader sees the whole old object or the whole new one, also after a kill or a power failure. obstore's folder store
+neither syncs nor removes the files that a killed process leaves, so it is not used.
 
-A file that is not whole yet is locked with ``flock`` by its writer. A file without a lock is left by a killed process,
-and is removed when the next process opens the folder. That needs no clock, and never removes a file that is being
-written.
+The writer locks its incomplete file with ``flock``. A file without a lock was left by a killed process; the next
+process that opens the folder removes it. This needs no clock and never removes a file that is being written.
 
-The blocking work runs in threads. A thread cannot be killed, so the work beats: a disk that stalls is noticed by the
-missing beats, and a cancelled call stops its work at the next one. A disk that hangs keeps its thread, but neither its
-caller nor the event loop.
+Blocking work runs in threads, which cannot be killed, so the work counts beats. Missing beats reveal a stalled disk,
+and a cancelled call stops its work at the next beat. A hanging disk blocks its thread, but neither caller nor event
+loop.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ _TRIES_MAX = 5
 
 
 class Incoming(NamedTuple):
-    """One file that is being written."""
+    """An incomplete file."""
 
     fd: int
     path: Path
@@ -54,7 +53,7 @@ class Incoming(NamedTuple):
 
 @contextmanager
 def incoming(folder: Path) -> Iterator[Incoming]:
-    """Give a new file in ``folder``; what was not renamed by the end of the block is removed."""
+    """Yield a new file in ``folder``; remove it after the block unless it was renamed."""
     file = _create(folder)
     try:
         yield file
@@ -65,7 +64,7 @@ def incoming(folder: Path) -> Iterator[Incoming]:
 
 
 def _create(folder: Path) -> Incoming:
-    """Make a file and lock it; somebody who sweeps at that very moment makes us try again."""
+    """Create and lock a file; try again if a concurrent sweep removed it before the lock."""
     for _ in range(_TRIES_MAX):
         path = folder / random_token(12)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
@@ -81,10 +80,10 @@ def _create(folder: Path) -> Incoming:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left, at most ten thousand files."""
+    """Remove files left by killed processes, at most ten thousand."""
     with os.scandir(folder) as entries:
         for entry, _ in zip(entries, range(SWEPT_MAX), strict=False):
-            with suppress(FileNotFoundError):  # somebody was faster, or it is whole
+            with suppress(FileNotFoundError):  # removed by another process, or renamed by its writer
                 _remove_if_dead(Path(entry.path))
 
 
@@ -116,46 +115,46 @@ T = TypeVar("T")
 
 
 class Beat:
-    """Told by the work that it goes on."""
+    """Counts the progress of work, and stops it."""
 
     def __init__(self) -> None:
         self.count = 0
         self._stopped = False
 
     def __call__(self) -> None:
-        """Say so; raises ``Abandoned`` when nobody waits for the work any more."""
+        """Count one step of progress; raise ``AbandonedError`` after :meth:`stop`."""
         self.count += 1
         if self._stopped:
             raise AbandonedError
 
     def stop(self) -> None:
-        """Let the work end at its next beat."""
+        """End the work at its next beat."""
         self._stopped = True
 
 
 class AbandonedError(Exception):
-    """Nobody waits for this work any more; it cleans up and ends."""
+    """The call was cancelled or timed out; the work cleans up and ends."""
 
 
 Work = Callable[[Beat], T]
 
 
 class Threads:
-    """A few threads. ``stalled_after_s``: work without a beat for that long is given up."""
+    """A small thread pool. Work without a beat for ``stalled_after_s`` is abandoned."""
 
     def __init__(self, *, stalled_after_s: float = STALLED_AFTER_S) -> None:
         self._stalled_after_s = stalled_after_s
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="objects")
 
     async def run(self, work: Work[T]) -> T:
-        """Return what ``work`` returns; cancelling ends the work as well, and waits for it up to five seconds.
+        """Return the result of ``work``; a cancelled call ends it and waits up to five seconds for that.
 
         Raises:
-            Unavailable: ``object_store_unavailable``, it stood still. Retry.
+            Unavailable: ``object_store_unavailable``: the work stalled. Retry.
         """
         beat = Beat()
         done = asyncio.get_running_loop().run_in_executor(self._pool, work, beat)
-        done.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody looks when it is late
+        done.add_done_callback(lambda late: late.cancelled() or late.exception())  # asyncio logs unread errors
         try:
             return await self._wait(done, beat)
         except asyncio.CancelledError:
@@ -176,30 +175,30 @@ class Threads:
                 )
 
     def close(self) -> None:
-        """Let no new work begin; a thread that hangs is left alone. Twice is harmless."""
+        """Accept no new work; leave hanging threads alone. May be called twice."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 PIECE_BYTES = 1024 * 1024
-SYNC_EVERY_BYTES = 64 * PIECE_BYTES  # so that no single sync takes long
+SYNC_EVERY_BYTES = 64 * PIECE_BYTES  # bounds the time of a single sync
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class FolderStore:
-    """``file://``. Everything belongs to the user of the process: folders 0700, files 0600.
+    """The store for ``file://`` URLs. Folders have mode 0700, files 0600.
 
     Args:
-        place: Of scheme ``file``. Its folder is made if it is missing, once: a disk that is unmounted later is not
-            replaced by an empty folder.
-        stalled_after_s: A disk that has not moved for so long is given up.
+        place: Of scheme ``file``. A missing folder is made once, at the start, so that no empty folder replaces a disk
+            that is unmounted later.
+        stalled_after_s: A call is given up after so many seconds without progress.
 
     Raises:
         Rejected: ``object_store_refused``. Permanent until an operator acts.
         Unavailable: ``object_store_unavailable``. Retry.
 
     Invariants:
-        OBF-1: what is under a key is whole, also after ``kill -9`` or a power failure.
-        OBF-2: what is not whole has no key, is in no listing, and is gone once the folder is opened again.
+        OBF-1: an object under a key is whole, also after ``kill -9`` or a power failure.
+        OBF-2: an incomplete object has no key, is in no listing, and is removed when the folder is next opened.
     """
 
     def __init__(self, place: Place, *, stalled_after_s: float = STALLED_AFTER_S) -> None:
@@ -221,12 +220,12 @@ class FolderStore:
         return await self._threads.run(lambda beat: self._put(key, path, beat))
 
     async def fetch_file(self, key: str, path: Path) -> int:
-        """Copy the object to ``path``; a file that is not whole is removed."""
+        """Copy the object to ``path``; remove an incomplete file."""
         check_key(key)
         return await self._threads.run(lambda beat: self._fetch(key, path, beat))
 
     async def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
-        """Give the object from byte ``start`` on in pieces of 1 MiB."""
+        """Yield the object from byte ``start`` in pieces of 1 MiB."""
         check_key(key)
         with await self._threads.run(lambda _: self._open(key)) as source:
             source.seek(start)
@@ -234,28 +233,28 @@ class FolderStore:
                 yield piece
 
     async def size(self, key: str) -> int | None:
-        """Return the object's bytes; ``None`` if there is none."""
+        """Return the object's size in bytes; ``None`` if it does not exist."""
         check_key(key)
         return await self._threads.run(lambda _: self._size(key))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects, and the folders that are empty without them."""
+        """Delete objects, and folders that become empty."""
         for key in keys:
             check_key(key)
         await self._threads.run(lambda beat: self._delete(keys, beat))
 
     async def listing(self, prefix: str, limit: int) -> list[StoredObject]:
-        """Return at most ``limit`` objects in the folder ``prefix`` or below; ``a/b`` is not below ``a/bc``."""
+        """Return at most ``limit`` objects below the folder ``prefix``; ``a/bc`` is not below ``a/b``."""
         below = clean_prefix(prefix)
         return await self._threads.run(lambda beat: self._list(below, limit, beat))
 
-    async def link(self, key: str, *, lasts: timedelta) -> str | None:  # noqa: ARG002  the port's shape
-        """Return ``None``: a file has no URL that others may read."""
+    async def link(self, key: str, *, lasts: timedelta) -> str | None:  # noqa: ARG002  the port's signature
+        """Return ``None``: a file has no URL for other users."""
         check_key(key)
         return None
 
     def close(self) -> None:
-        """Let the threads go. Twice is harmless."""
+        """Close the thread pool. May be called twice."""
         self._threads.close()
 
     def _put(self, key: str, path: Path, beat: Beat) -> int:
@@ -272,7 +271,7 @@ class FolderStore:
             self._make_folders(target.parent)
             try:
                 file.path.rename(target)
-            except FileNotFoundError:  # somebody removed the folder, because it was empty
+            except FileNotFoundError:  # another process removed the folder while it was empty
                 if not left:
                     raise
             else:
@@ -280,7 +279,7 @@ class FolderStore:
                 return
 
     def _make_folders(self, folder: Path) -> None:
-        """Make what is missing below the root, from the top down, each on disk before the next."""
+        """Make the missing folders below the root from the top down, each synced before the next."""
         missing = [each for each in (folder, *folder.parents) if each.is_relative_to(self._root) and not each.is_dir()]
         for each in reversed(missing):
             with suppress(FileExistsError):
@@ -304,7 +303,7 @@ class FolderStore:
             try:
                 fd = os.open(self._root / key, _READ)
             except (FileNotFoundError, NotADirectoryError):
-                self._root.stat()  # the disk may be gone, not the object
+                self._root.stat()  # raises if the whole disk is missing, not only the object
                 raise object_missing(self.address(key)) from None
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
@@ -335,7 +334,7 @@ class FolderStore:
             self._remove_empty(target.parent)
 
     def _remove_empty(self, folder: Path) -> None:
-        with suppress(OSError):  # it is not empty, or somebody else was faster
+        with suppress(OSError):  # not empty, or removed by another process
             while folder != self._root:
                 folder.rmdir()
                 folder = folder.parent
@@ -353,7 +352,7 @@ class FolderStore:
         return found
 
     def _walk(self, folder: Path, beat: Beat) -> Iterator[os.DirEntry[str]]:
-        """Give every file below ``folder``; what vanishes meanwhile is left out."""
+        """Yield every file below ``folder``; skip what vanishes meanwhile."""
         waiting = [os.fspath(folder)]
         while waiting:
             try:
@@ -370,7 +369,7 @@ class FolderStore:
 
 
 def _copy_in(source: FileIO, path: Path, target: int, beat: Beat) -> int:
-    """Copy all bytes of the caller's file and put them on disk; return their number."""
+    """Copy the caller's file to disk and sync it; return the number of bytes."""
     copied = 0
     while piece := _read_local(source, path):
         beat()
@@ -388,7 +387,7 @@ def _read_local(source: FileIO, path: Path) -> bytes:
 
 
 def _kept(target: Path, copied: int) -> int:
-    """Return the bytes that are there now; an object that lost some is no object."""
+    """Return the size on disk; remove the object and raise if bytes are missing."""
     size = target.stat().st_size
     if size != copied:
         target.unlink(missing_ok=True)

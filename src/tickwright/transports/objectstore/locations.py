@@ -1,7 +1,7 @@
-"""What an object store's URL says, and which keys are sound: pure, so that settings are checked without a store.
+"""Parse object store URLs and check keys: pure, so settings are checked without a store.
 
-A URL never holds a password: what a bucket needs comes from the usual environment (``AWS_ACCESS_KEY_ID``, ...). A key
-that is not sound is a mistake of ours, never a user's, because the product makes all keys itself.
+A URL never holds a password. Credentials of a bucket come from the usual environment variables
+(``AWS_ACCESS_KEY_ID``, ...). An invalid key is a bug, never a user's mistake: Tickwright makes all keys itself.
 """
 
 import re
@@ -11,22 +11,22 @@ from urllib.parse import quote, unquote, urlsplit
 from tickwright.domain.errors import InvariantBroken, Rejected
 
 UPLOADS = ".uploads"
-"""First part of the names that a folder uses for what is not whole yet. No key begins with it."""
+"""First segment of incomplete files in a folder. No key begins with it."""
 
 KEY_BYTES_MAX = 800
-SEGMENT_BYTES_MAX = 200  # a file's name holds 255
+SEGMENT_BYTES_MAX = 200  # a file name may have 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _FORMS = "write file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, without a password, a query or a fragment"
 
 
 class Place(NamedTuple):
-    """Where objects are kept.
+    """The location of an object store.
 
     Attributes:
         scheme: ``file``, ``s3`` or ``gs``.
         bucket: Empty for ``file``.
-        path: The folder, absolute; or the prefix of every key, without slashes at its ends.
+        path: The absolute folder; or the prefix of every key, without slashes at its ends.
     """
 
     scheme: str
@@ -34,14 +34,14 @@ class Place(NamedTuple):
     path: str
 
     def address(self, key: str) -> str:
-        """Return where an object is, for people."""
+        """Return the address of an object, for people."""
         if self.scheme == "file":
             return f"file://{self.path}/{key}"
         return "/".join(part for part in (f"{self.scheme}://{self.bucket}", self.path, key) if part)
 
 
 def parse_place(url: str) -> Place:
-    """Return what ``url`` says; nothing of it is repeated in an error, for it may hold a password.
+    """Parse ``url``. The error repeats nothing of it, because it may hold a password.
 
     Raises:
         Rejected: ``invalid_object_store``. Permanent.
@@ -68,10 +68,10 @@ def _is_sound(prefix: str) -> bool:
 
 
 def check_key(key: str) -> None:
-    """Refuse a key that could leave its place or that some store cannot keep.
+    """Refuse a key that could leave its location or that some store cannot keep.
 
     Raises:
-        InvariantBroken: ``invalid_object_key``. Permanent: a mistake of ours.
+        InvariantBroken: ``invalid_object_key``. Permanent: a bug.
     """
     fault = _fault(key)
     if fault is not None:
@@ -92,10 +92,10 @@ def _fault(key: str) -> str | None:
 
 
 def clean_prefix(prefix: str) -> str:
-    """Return the prefix of a listing without a slash at its end; the empty one is everything.
+    """Return the prefix of a listing without a trailing slash; the empty prefix matches everything.
 
     Raises:
-        InvariantBroken: ``invalid_object_key``. Permanent: a mistake of ours.
+        InvariantBroken: ``invalid_object_key``. Permanent: a bug.
     """
     cleaned = prefix.removesuffix("/")
     if cleaned:
@@ -104,7 +104,7 @@ def clean_prefix(prefix: str) -> str:
 
 
 def content_headers(key: str) -> dict[str, str]:
-    """Return what a browser is told with the object: what it is, and to save it under its name, never to show it."""
+    """Return the headers that give a browser the object's type and make it save the file, never show it."""
     name = key.rpartition("/")[2]
     kind = _KINDS.get(name.rpartition(".")[2].lower(), "application/octet-stream")
     plain = re.sub(r"[^ !#-\[\]-~]", "_", name)  # printable ASCII without quote and backslash

@@ -1,4 +1,4 @@
-"""Which store a URL means. Only a bucket needs the library that speaks to buckets, so only then it is loaded."""
+"""Open the store of a URL. The bucket library is loaded only for a bucket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def open_store(url: str, environment: Mapping[str, str]) -> "FolderStore | BucketStore":
-    """Return the store that ``url`` means. May block for some ten milliseconds: call it in a thread.
+    """Return the store of ``url``. Blocks for some ten milliseconds: call it in a thread.
 
     Args:
         url: ``file:///folder`` (made if it is missing), ``s3://bucket/prefix`` or ``gs://bucket/prefix``.
-        environment: Where a bucket's endpoint and credentials are named, as ``AWS_ENDPOINT_URL``.
+        environment: Holds a bucket's endpoint and credentials, such as ``AWS_ENDPOINT_URL``.
 
     Raises:
-        Rejected: ``invalid_object_store``, it is none of these, or ``object_store_refused``, the folder may not be
+        Rejected: ``invalid_object_store``: the URL has no such form; ``object_store_refused``: the folder may not be
             made or written. Permanent until an operator acts.
-        Unavailable: ``object_store_unavailable``, the folder's disk is full or fails. Retry.
+        Unavailable: ``object_store_unavailable``: the folder's disk is full or fails. Retry.
     """
     place = parse_place(url)
     if place.scheme == "file":
@@ -45,14 +45,14 @@ class LazyObjects:
         self._opening = asyncio.Lock()
 
     async def opened(self) -> ObjectStore:
-        """Open it now."""
+        """Open the store if needed, and return it."""
         async with self._opening:
             if self._store is None:
                 self._store = await asyncio.to_thread(open_store, self._url, self._environment)
             return self._store
 
     def address(self, key: str) -> str:
-        """Return where an object is, for people."""
+        """Return the address of an object, for people."""
         return parse_place(self._url).address(key)
 
     async def put_file(self, key: str, path: Path) -> int:
@@ -64,20 +64,20 @@ class LazyObjects:
         return await (await self.opened()).fetch_file(key, path)
 
     async def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
-        """Give an object piece by piece."""
+        """Yield an object in pieces."""
         pieces = (await self.opened()).read(key, start)
         try:
             async for piece in pieces:
                 yield piece
         finally:
-            await pieces.aclose()  # type: ignore[attr-defined]  # stores give generators
+            await pieces.aclose()  # type: ignore[attr-defined]  # stores return generators
 
     async def size(self, key: str) -> int | None:
-        """Return the bytes of an object."""
+        """Return the size of an object in bytes."""
         return await (await self.opened()).size(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects."""
+        """Delete objects."""
         await (await self.opened()).delete(keys)
 
     async def listing(self, prefix: str, limit: int) -> list[StoredObject]:
@@ -85,7 +85,7 @@ class LazyObjects:
         return await (await self.opened()).listing(prefix, limit)
 
     async def link(self, key: str, *, lasts: timedelta) -> str | None:
-        """Return a signed URL, where the store has one."""
+        """Return a signed URL, or ``None`` if the store has none."""
         return await (await self.opened()).link(key, lasts=lasts)
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""The plugin of the object store, and of the folder in which one process spools rows."""
+"""The plugin of the object store and of this process's work folder."""
 
 import os
 import tempfile
@@ -13,18 +13,18 @@ from tickwright.ports.objects import LazyObjectStore, ObjectStore, WorkFolder
 from tickwright.transports.objectstore.locations import parse_place
 
 FOLDER = "objects"
-"""Below ``home``, where no other place is given."""
+"""The default folder of objects, below ``home``."""
 OWNER_KEY = "installation"
 
 
 class ObjectStoreSettings(SettingsPart):
-    """Where files are kept.
+    """Settings of the object store.
 
     Attributes:
-        object_store: Where reports' files are kept: ``file:///FOLDER``, ``s3://BUCKET/PREFIX`` or
-            ``gs://BUCKET/PREFIX``; without it the folder ``objects`` in ``home``. Credentials are named as usual
+        object_store: Where report files are kept: ``file:///FOLDER``, ``s3://BUCKET/PREFIX`` or ``gs://BUCKET/PREFIX``.
+            Default: the folder ``objects`` in ``home``. Credentials come from the usual variables
             (``AWS_ACCESS_KEY_ID``, ...).
-        report_folder: Where rows are spooled and merged; ``reports`` in ``home`` by default.
+        report_folder: Where rows are spooled and merged. Default: ``reports`` in ``home``.
     """
 
     object_store: Annotated[str | None, text(parse_place, keep=True)] = None
@@ -32,23 +32,23 @@ class ObjectStoreSettings(SettingsPart):
 
 
 def objects_url(settings: Settings) -> str:
-    """Return where files are kept; never with a password, fit for logs and terminals."""
+    """Return the URL of the object store. It has no password, so it may be logged."""
     return settings.part(ObjectStoreSettings).object_store or (settings.home_folder / FOLDER).as_uri()
 
 
 def work_place(settings: Settings) -> Path:
-    """Return where the work folders of all processes are; what has no owner there is removed."""
+    """Return the folder of all work folders. Folders there without an owner are removed."""
     return (settings.part(ObjectStoreSettings).report_folder or settings.home_folder / "reports") / "work"
 
 
 class ObjectStorePlugin(Plugin):
-    """Provides the object store, and a folder of this process's own."""
+    """Provides the object store and this process's work folder."""
 
     name = "objectstore"
     settings = ObjectStoreSettings
 
     def provide(self, context: Context) -> None:
-        """Offer the store and the folder."""
+        """Offer both ports."""
         from tickwright.transports.objectstore.opening import LazyObjects
         from tickwright.transports.objectstore.work_folder import LazyFolder
 
@@ -68,7 +68,7 @@ class ObjectStorePlugin(Plugin):
         ports.offer(WorkFolder, folder)
 
     def ownerships(self, context: Context) -> Sequence[Ownership]:
-        """Return the place of files. The default folder is only reported: two programs of one user share it."""
+        """Return the ownership of the object store. The default folder is only reported: a user's programs share it."""
         settings = context.settings
         is_default = settings.part(ObjectStoreSettings).object_store is None
         return (
@@ -86,10 +86,10 @@ class ObjectStorePlugin(Plugin):
 
 
 async def _claim(objects: ObjectStore, installation: str) -> str:
-    """Write the mark where there is none, and return the one that counts.
+    """Write the mark if it is missing, and return the mark that counts.
 
-    Not every store can write only where nothing is, so two processes that write at once may each read their own mark.
-    The last write counts; the next question tells the other process.
+    Not every store has a conditional write, so two processes that write at once may each read their own mark. The last
+    write counts; the next check reveals it to the other process.
     """
     if await objects.size(OWNER_KEY) is None:
         with tempfile.NamedTemporaryFile() as file:
@@ -97,7 +97,7 @@ async def _claim(objects: ObjectStore, installation: str) -> str:
             file.flush()
             await objects.put_file(OWNER_KEY, Path(file.name))
     pieces = objects.read(OWNER_KEY)  # the first piece holds the whole mark
-    async with aclosing(pieces):  # type: ignore[type-var]  # stores give generators
+    async with aclosing(pieces):  # type: ignore[type-var]  # stores return generators
         return (await anext(pieces, b"")).decode(errors="replace").strip()
 
 

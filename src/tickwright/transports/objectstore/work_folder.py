@@ -1,8 +1,8 @@
-"""A folder of one process's own, for rows and merges that nobody needs when it is gone.
+"""The work folder of one process, for rows and merges that are useless after its end.
 
-Its name is random, because processes that share a disk may have equal process ids, and it belongs to whoever holds the
-lock of that name. So what a killed process left is known by anybody, without a clock, and what lives is left alone.
-No other user of the machine reads it.
+Its name is random, because processes that share a disk may have equal process ids. The process locks a file of that
+name, so any process recognizes the folder of a killed process without a clock. Other users of the machine cannot read
+it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ LOCKS = "locks"
 
 @contextmanager
 def work_folder(place: Path) -> Iterator[Path]:
-    """Give a new folder in ``place`` for the length of the block; those of dead processes are removed first.
+    """Yield a new folder in ``place`` for the block, after removing the folders of dead processes.
 
     Raises:
         OSError: It cannot be made. Retry when there is room, or permission.
@@ -40,11 +40,7 @@ def work_folder(place: Path) -> Iterator[Path]:
 
 
 class LazyFolder:
-    """A :class:`tickwright.ports.objects.WorkFolder`.
-
-    Args:
-        place: Where the work folders of all processes are.
-    """
+    """A :class:`tickwright.ports.objects.WorkFolder` in ``place``, the folder of all work folders."""
 
     def __init__(self, place: Path) -> None:
         self._place, self._folders, self._making = place, ExitStack(), threading.Lock()
@@ -58,19 +54,19 @@ class LazyFolder:
             return self._path
 
     async def opened(self) -> Path:
-        """Do the same without blocking the event loop: dead processes may have left much."""
+        """Return the folder without blocking the event loop: removing dead processes' folders may take long."""
         try:
             return await asyncio.to_thread(self.path)
         except OSError as error:
             raise Unavailable("no_space", f"no folder can be made in {self._place}: {error.strerror}") from error
 
     async def aclose(self) -> None:
-        """Remove it."""
+        """Remove the folder."""
         await asyncio.to_thread(self._folders.close)
 
 
 def _remove_dead(place: Path, locks: Path) -> None:
-    """Remove folders without a lock: one that lives has made its lock before its folder."""
+    """Remove folders without a lock. A process makes its lock before its folder."""
     for folder in place.iterdir():
         if folder != locks and not (locks / folder.name).exists():
             shutil.rmtree(folder, ignore_errors=True)

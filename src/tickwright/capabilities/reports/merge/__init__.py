@@ -1,1 +1,1 @@
-"""Merging: steps of a report, decided under a claim and carried out by DuckDB processes."""
+"""Steps of a report: decided under a claim, and merged by DuckDB processes."""

@@ -1,4 +1,4 @@
-"""How a value is written into CSV, as SQL that DuckDB carries out: RFC 4180, and safe to open in a spreadsheet.
+"""CSV values as SQL for DuckDB: RFC 4180, and safe to open in a spreadsheet.
 
 ::
 
@@ -8,16 +8,13 @@
     BLOB          lower-case hexadecimal digits                    UUID, ENUM  their text
     list, struct, map, JSON   JSON text                            null        nothing; an empty text is ""
 
-A cell that is not a number and begins like a formula gets a leading apostrophe: ``= + - @``, their full-width forms,
-also behind white space and characters that are not seen; TAB, CR, LF and NUL at the beginning as well. A text that is a
-negative number and nothing else is a number: what no type of DuckDB holds, such as a decimal of more than 38 digits, is
-a text here. ``-Infinity`` and ``-inf`` are such numbers: a spreadsheet may take them for an unknown name, which refers
-to nothing and calls nothing. NUL itself is left out. Quotes stand around what has a comma, a quote, CR or LF, or white
-space at an end, and around nothing else.
+A cell that is no number and begins like a formula gets a leading apostrophe. A formula begins with ``= + - @`` or their
+full-width forms, also after white space and invisible characters, or with TAB, CR, LF or NUL. A text that is exactly a
+negative number is a number: values beyond DuckDB's types, such as a decimal of more than 38 digits, are texts here.
+``-Infinity`` and ``-inf`` are such numbers; a spreadsheet may read them as an unknown name, which calls nothing.
 
-In a file of one column null is written as ``""`` too: an empty line would be no row for most who read it.
-
-DuckDB's own quoting is switched off, so that nothing is written that has not gone through here.
+NUL is dropped. Only a cell with a comma, a quote, CR or LF, or white space at an end is quoted. In a file of one column
+null is ``""`` too: most readers would skip an empty line. DuckDB's own quoting is off.
 """
 
 import re
@@ -35,14 +32,14 @@ _DANGER = rf"^{_UNSEEN}*[{_FORMULA}]|^[\t\r\n\x00]"
 _NUMBER = r"^-([0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|Infinity|inf)\z"
 _QUOTE = r'[",\r\n]|^[\s\v\p{Z}]|[\s\v\p{Z}]$|^$'
 _ODD = rf'[",\r\n\x00]|^[\p{{Z}}\p{{Cc}}\p{{Cf}}{_FORMULA}\s]|[\s\v\p{{Z}}]$|^$'
-"""What has to be looked at twice; the most cells have none of it."""
+"""Cells that need the full check; most cells do not match."""
 _BEGINS = frozenset("=+-@＝＋－＠")
 _BEGINS_AT_ONCE = frozenset("\t\r\n\0")
 BOM = "\ufeff"
 
 
 class Kind(Enum):
-    """What has to be thought of with a type of DuckDB's."""
+    """The kinds of DuckDB types that are written differently."""
 
     NUMBER = auto()
     PLAIN = auto()
@@ -70,7 +67,7 @@ _NESTED = re.compile(r"(STRUCT|MAP|UNION)\(|.*\[[0-9]*\]$", re.DOTALL)
 
 
 def kind_of(type_name: str) -> Kind:
-    """Return the kind of a type as ``DESCRIBE`` names it; what is not known is text, which is always safe."""
+    """Return the kind of a type as ``DESCRIBE`` names it; an unknown type is text, which is always safe."""
     if type_name.startswith("DECIMAL("):
         return Kind.NUMBER if type_name.endswith(")") else Kind.NESTED
     if _NESTED.match(type_name):
@@ -79,7 +76,7 @@ def kind_of(type_name: str) -> Kind:
 
 
 def plain_text(value: str, type_name: str) -> str:
-    """Return SQL for the text of ``value`` before it is made safe for a file."""
+    """Return SQL for the text of ``value``, not yet safe for a file."""
     match kind_of(type_name):
         case Kind.INSTANT:
             return f"strftime({value} AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ')"
@@ -95,7 +92,7 @@ def plain_text(value: str, type_name: str) -> str:
 
 
 def csv_cell(value: str, type_name: str) -> str:
-    """Return SQL for a cell of ``value``, ready to stand between two commas; null stays null."""
+    """Return SQL for the complete cell of ``value``; null stays null."""
     text = plain_text(value, type_name)
     match kind_of(type_name):
         case Kind.NUMBER | Kind.PLAIN | Kind.BLOB:
@@ -109,7 +106,7 @@ def csv_cell(value: str, type_name: str) -> str:
 
 
 def csv_values(columns: Sequence[Column], places: Sequence[str], *, bom: bool) -> str:
-    """Return what a SELECT has to list for a file: a cell for each column, under the name that is its header cell."""
+    """Return the select list of a file: a cell for each column, named as its header cell."""
     cells = [csv_cell(place, column.type) for place, column in zip(places, columns, strict=True)]
     if len(cells) == 1:
         cells = [f"coalesce({cells[0]}, '\"\"')"]
@@ -119,14 +116,14 @@ def csv_values(columns: Sequence[Column], places: Sequence[str], *, bom: bool) -
 
 
 def header_name(name: str) -> str:
-    """Return a column's name, made safe as a cell is."""
+    """Return a column's name, made safe like a cell."""
     begin = next((char for char in name if not _is_unseen(char)), "")
     is_danger = begin in _BEGINS or name[:1] in _BEGINS_AT_ONCE
     return "'" * is_danger + name.replace("\0", "")
 
 
 def header_cell(name: str) -> str:
-    """Return the header's cell of a column."""
+    """Return the header cell of a column."""
     safe = header_name(name)
     if safe == "" or _is_space(safe[0]) or _is_space(safe[-1]) or any(char in safe for char in '",\r\n'):
         return '"' + safe.replace('"', '""') + '"'

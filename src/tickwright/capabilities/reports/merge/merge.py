@@ -1,20 +1,18 @@
-"""One file, or one row of values, made of a report's parts by the SELECT of its definition, carried out by DuckDB.
+"""Merge the parts of a report into a file, or into one row of values, by the SELECT of its definition, in DuckDB.
 
 ::
 
     parts (NDJSON) ─▶ views ─▶ SELECT ─▶ COPY ─▶ file ─▶ fsync ─▶ counted, sized, hashed ─▶ MergedFile
 
-A file is reported once it is whole and on the disk; a merge that fails leaves none. Rows are in the order that the
-SELECT says; without ORDER BY, in the order of the parts where DuckDB keeps it, which is no promise. All of this runs in
-a merge process, see :mod:`.program`.
+A file is returned once it is whole and on disk; a failed merge leaves none. Without ORDER BY, rows are usually in the
+order of the parts, which is no promise. All of this runs in a merge process, see :mod:`.program`.
 
-**Parts as tables.** One view per listener over its NDJSON file, with exactly its types. DuckDB's reader of JSON is
-lenient where a report must not be: it makes 2 of 2.5 for a BIGINT, 1 of true, and reads a decimal that is a JSON number
-through a double. So what is not text is read as text and cast here. A value that does not fit is an error that names
-listener, column and row, never another value. A document that the file has as a text keeps each of its digits, because
-a cast of a text to JSON only checks it.
+**Parts as tables.** A part is a view over its NDJSON file, with exactly its types. DuckDB's JSON reader is too lenient:
+for a BIGINT it reads 2.5 as 2 and true as 1, and it reads decimals through a double. So every type but text is read as
+text and cast here. A value that does not fit raises an error with listener, column and row. A document that the file
+stores as text keeps each of its digits, because a cast of a text to JSON only validates it.
 
-**Feeds.** A feed is the one row that a stage's parts give to the queries of the next stage, as JSON values::
+**Feeds.** A feed is one row that a stage's parts give to the queries of the next stage, as JSON values::
 
     integer within 64 bits, floating point, boolean, text     as JSON has them
     DECIMAL, integers beyond 64 bits, nan, inf                 text with all digits
@@ -22,7 +20,7 @@ a cast of a text to JSON only checks it.
     list                                                       a list of these; struct, map, JSON as they are, and
                                                                text for a number in them that no double holds
 
-NUL is left out of texts: no database takes one.
+NUL is dropped from texts, because no database accepts it.
 """
 
 import os
@@ -80,11 +78,11 @@ _CAST = frozenset(_CAST_WORDS.split()) | {
 _DECIMAL = re.compile(r"(?:DECIMAL|NUMERIC|DEC)(?:\((\d+)(?:,(\d+))?\))?")
 _DOCUMENT_BEGINS = f'{{"{DOCUMENT_TEXT}":'
 EXACT_CHARACTERS = 17
-"""Of a JSON number with a fraction: sign, point and 15 digits, as many as a double holds exactly."""
+"""Of a JSON number with a fraction: sign, point and the 15 digits that a double holds exactly."""
 
 
 class PartFile(NamedTuple):
-    """One part as a file: NDJSON, an object per row; an empty file is a part without rows."""
+    """One part as NDJSON, an object per row; an empty file is a part without rows."""
 
     listener: str
     path: Path
@@ -92,15 +90,15 @@ class PartFile(NamedTuple):
 
 
 def make_views(connection: "DuckDBPyConnection", parts: Sequence[PartFile], marker: str) -> None:
-    """Make a view of each part, named after its listener.
+    """Create a view of each part, named after its listener.
 
     Args:
-        connection: Which may read the parts' files.
-        parts: With listeners whose names differ for SQL, which knows no case.
-        marker: Begins the message of an error about a value, so that no other message is taken for one.
+        connection: May read the parts' files.
+        parts: Their listeners' names differ without regard to case.
+        marker: Distinguishes errors about a value, whose message it begins.
 
     Raises:
-        Rejected: ``part_unreadable``: its columns are none. Permanent.
+        Rejected: ``part_unreadable``: its columns are invalid. Permanent.
     """
     import duckdb
 
@@ -114,19 +112,19 @@ def make_views(connection: "DuckDBPyConnection", parts: Sequence[PartFile], mark
 
 
 def unreadable(part: PartFile, why: str) -> Rejected:
-    """Return the error of a part that is not what its columns say."""
+    """Return the error of a part that does not match its columns."""
     return Rejected("part_unreadable", f"the part of {part.listener}: {why}", listener=part.listener)
 
 
 def hidden(parts: Sequence[PartFile]) -> list[tuple[str, str]]:
-    """Return what must not be seen in messages, and what stands there instead."""
+    """Return the paths to hide in messages, with their replacements."""
     return [(str(part.path), part.listener) for part in parts]
 
 
 def value_problem(
     connection: "DuckDBPyConnection", parts: Sequence[PartFile], marker: str, message: str
 ) -> Rejected | None:
-    """Return the error that ``message`` is about, if it is one about a value; finds the row, which reads the part."""
+    """Return the error of a value that ``message`` reports, or ``None``; reads the part to find the row."""
     import duckdb
 
     found = re.search(rf"{marker}:(\d+):(\d+):", message)
@@ -136,7 +134,7 @@ def value_problem(
     column = part.columns[int(found[2])]
     row, value = 0, ""
     search = STATEMENTS["misfit"].format(name=named(column.name), rows=_rows(part), fitted=_fitted("raw", column))
-    with suppress(duckdb.Error):  # interrupted, or out of memory: the message does without the row
+    with suppress(duckdb.Error):  # interrupted, or out of memory: the message has no row
         row, value = (connection.execute(search).fetchall() or [(0, "")])[0]
     where = f"row {row}, " if row else ""
     return unreadable(part, f"{where}column {column.name}: no {column.type}: {shown(str(value), [], 80)}")
@@ -148,7 +146,7 @@ def _rows(part: PartFile) -> str:
 
 
 def _checked(column: Column, marker: str) -> str:
-    """Return SQL for a column of a view; a value that does not fit is an error that begins with ``marker``."""
+    """Return SQL for a column of a view; a value that does not fit raises an error that begins with ``marker``."""
     name = named(column.name)
     fitted = _fitted(name, column)
     if fitted == name:
@@ -158,7 +156,7 @@ def _checked(column: Column, marker: str) -> str:
 
 
 def _raw(type_name: str) -> str:
-    """Return the type that a column is read as from the file: JSON where it matters whether a value stood in quotes."""
+    """Return the type to read a column as: JSON if it matters whether a value is quoted."""
     word = _word(type_name)
     if _DECIMAL.fullmatch(word):
         return "JSON"
@@ -166,7 +164,7 @@ def _raw(type_name: str) -> str:
 
 
 def _fitted(raw: str, column: Column) -> str:
-    """Return SQL for the value of a cell that is not null: null when it does not fit."""
+    """Return SQL for the value of a cell that is not null; the result is null if it does not fit."""
     word = _word(column.type)
     cast = f"TRY_CAST({raw} AS {column.type})"
     if word in _WHOLE:
@@ -185,7 +183,7 @@ def _fitted(raw: str, column: Column) -> str:
 
 
 def _exact(raw: str, type_name: str, scale: int) -> str:
-    """Return SQL for a decimal that stands in the file without more digits than the type has; rounding is refused."""
+    """Return SQL for a decimal whose digits all fit the type; it never rounds."""
     text = f"CAST({raw} AS VARCHAR)"
     bare = f"trim({text}, '\"')"
     digits = rf"[+-]?[0-9]*\.?[0-9]{{0,{scale}}}0*"
@@ -199,7 +197,7 @@ def _exact(raw: str, type_name: str, scale: int) -> str:
 
 
 def _word(type_name: str) -> str:
-    """Return a type in capital letters, without a space that does not matter."""
+    """Return a type in capital letters, without insignificant spaces."""
     return re.sub(r"\s*([(),])\s*", r"\1", " ".join(type_name.upper().split()))
 
 
@@ -211,20 +209,20 @@ INT64_MAX = 2**63 - 1
 
 
 def feed_table(select: str, columns: Sequence[Column]) -> str:
-    """Return the statement that carries ``select`` out once and keeps its first two rows, each value as JSON."""
+    """Return the statement that runs ``select`` once and keeps its first two rows, each value as JSON."""
     places = [f"c{number}" for number in range(len(columns))]
     values = [f"{json_value(place, column.type)} AS {place}" for place, column in zip(places, columns, strict=True)]
     return STATEMENTS["feed_table"].format(values=", ".join(values), select=select, places=", ".join(places))
 
 
 def feed_sizes(columns: Sequence[Column]) -> str:
-    """Return the SELECT that gives, per row that was kept, how many bytes of JSON it has."""
+    """Return the SELECT for the JSON bytes of each kept row."""
     sizes = " + ".join(f"coalesce(strlen(CAST(c{number} AS VARCHAR)), 4)" for number in range(len(columns)))
     return STATEMENTS["feed_sizes"].format(sizes=sizes)
 
 
 def feed_texts(columns: Sequence[Column]) -> str:
-    """Return the SELECT that gives the row, a JSON text for each column."""
+    """Return the SELECT for the row, a JSON text for each column."""
     texts = ", ".join(f"CAST(c{number} AS VARCHAR)" for number in range(len(columns)))
     return STATEMENTS["feed_texts"].format(texts=texts)
 
@@ -251,14 +249,14 @@ def json_value(value: str, type_name: str, depth: int = 0) -> str:
 
 
 def _element(type_name: str) -> str:
-    """Return what a list has in it, at any depth; another type is its own."""
+    """Return the innermost element type of a list; another type is its own."""
     while type_name.endswith("]"):
         type_name = type_name[: type_name.rindex("[")]
     return type_name
 
 
 def check_sizes(sizes: Sequence[int]) -> None:
-    """Refuse what is not one row, or too large.
+    """Refuse a feed that is not exactly one row, or too large.
 
     Raises:
         Rejected: ``feed_not_one_row``, ``feed_too_large``. Permanent.
@@ -270,7 +268,7 @@ def check_sizes(sizes: Sequence[int]) -> None:
 
 
 def feed_values(columns: Sequence[Column], texts: Sequence[str | None]) -> dict[str, Any]:
-    """Return the values by their columns' names.
+    """Return the values by column name.
 
     Raises:
         Rejected: ``feed_too_large``: more than 100,000 values. Permanent.
@@ -328,7 +326,7 @@ _NO_SPACE = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 class MergedFile(NamedTuple):
-    """A file that is whole: its rows without the header, its size, and the SHA-256 of its bytes."""
+    """A whole file: its rows without the header, its size, and the SHA-256 of its bytes."""
 
     rows: int
     bytes: int
@@ -345,16 +343,16 @@ def merge(
     folder: Path,
     bounds: MergeBounds | None = None,
 ) -> MergedFile:
-    """Write what ``sql`` gives of the parts into ``out``, which must not be there yet.
+    """Write the result of ``sql`` over the parts into ``out``, a new file. The caller limits the time.
 
     Args:
-        parts: Tables by their listeners' names; each in a file that only this report has.
+        parts: Tables by listener name; each file belongs to this report alone.
         sql: One SELECT; checked again here.
-        out: In ``folder``; on the disk when this returns, gone when it fails.
+        out: In ``folder``; on disk when this returns, removed when it fails.
         form: ``csv`` (see :mod:`csv_text`) or ``parquet`` (DuckDB's types, zstd).
         bom: Whether CSV begins with a byte order mark.
-        folder: For this merge alone; what is spilled goes there, and is gone afterwards.
-        bounds: What it may use. How long it may take is the caller's.
+        folder: For this merge alone; spilled data goes there and is removed afterwards.
+        bounds: Resource limits.
 
     Raises:
         Rejected: ``invalid_sql``, ``merge_refused`` (the SQL does not fit these parts, or failed on a value),
@@ -366,7 +364,7 @@ def merge(
 
 
 def feed(parts: Sequence[PartFile], sql: str, *, folder: Path, bounds: MergeBounds | None = None) -> dict[str, Any]:
-    """Return the one row that ``sql`` gives of the parts, as JSON values by column; see :mod:`feeding`.
+    """Return the one row of ``sql`` over the parts, as JSON values by column.
 
     Raises:
         Rejected: ``feed_not_one_row``; ``feed_too_large``: above 100,000 values or 1 MiB of JSON; and those of
@@ -384,7 +382,7 @@ def feed(parts: Sequence[PartFile], sql: str, *, folder: Path, bounds: MergeBoun
 def _over_parts(
     parts: Sequence[PartFile], sql: str, folder: Path, bounds: MergeBounds, out: Path | None = None
 ) -> Iterator[tuple["DuckDBPyConnection", str]]:
-    """Give a connection where the parts are tables, and the SELECT; every foreign error becomes one of ours."""
+    """Yield a connection with the parts as tables, and the SELECT; translate DuckDB's and the disk's errors."""
     import duckdb
 
     marker = f"part-{secrets.token_hex(8)}"
@@ -402,7 +400,7 @@ def _over_parts(
 
 
 def _columns(connection: "DuckDBPyConnection", select: str) -> list[Column]:
-    """Return the columns of a SELECT; names that are the same for a reader are refused."""
+    """Return the columns of a SELECT; refuse names that readers cannot distinguish."""
     columns = [
         Column(row[0], row[1]) for row in connection.execute(STATEMENTS["describe"].format(select=select)).fetchall()
     ]
@@ -429,7 +427,7 @@ def _write(connection: "DuckDBPyConnection", select: str, *, out: Path, form: Fo
         if form == "parquet" and f"to {_PARQUET_WHOLE}" in str(error):
             raise Rejected("merge_refused", _TOO_LONG_FOR_PARQUET) from error
         raise
-    except duckdb.IOException as error:  # which DuckDB raises for this value, too
+    except duckdb.IOException as error:  # DuckDB raises it for this value, too
         if _NEGATIVE_INTERVAL in str(error):
             raise Rejected("merge_refused", _NOT_FOR_PARQUET) from error
         raise
@@ -437,7 +435,7 @@ def _write(connection: "DuckDBPyConnection", select: str, *, out: Path, form: Fo
 
 
 def _finished(out: Path, rows: int) -> MergedFile:
-    """Bring the file to the disk, then read it once more as it is there."""
+    """Sync the file to disk, then read it back."""
     digest, size = sha256(), 0
     with out.open("rb") as file:
         os.fsync(file.fileno())
@@ -453,7 +451,7 @@ def _finished(out: Path, rows: int) -> MergedFile:
 
 
 def _parquet_values(columns: Sequence[Column], places: Sequence[str]) -> str:
-    """Return what a SELECT has to list so that types are kept: DuckDB writes 128-bit integers as DOUBLE."""
+    """Return a select list that keeps types: DuckDB would write 128-bit integers as DOUBLE."""
     return ", ".join(
         f"{_kept(place, column.type)} AS {named(column.name)}" for place, column in zip(places, columns, strict=True)
     )
@@ -461,7 +459,7 @@ def _parquet_values(columns: Sequence[Column], places: Sequence[str]) -> str:
 
 def _kept(value: str, type_name: str) -> str:
     kept = type_name.replace('"NULL"', "VARCHAR", 1) if type_name.startswith('"NULL"') else type_name
-    if '"' not in kept:  # which would begin a name
+    if '"' not in kept:  # a quote would begin a name
         kept = kept.replace("UHUGEINT", "HUGEINT").replace("HUGEINT", _PARQUET_WHOLE)
     return value if kept == type_name else f"CAST({value} AS {kept})"
 
@@ -469,7 +467,7 @@ def _kept(value: str, type_name: str) -> str:
 def _translated(
     error: "duckdb.Error", connection: "DuckDBPyConnection", parts: Sequence[PartFile], marker: str, folder: Path
 ) -> TickwrightError:
-    """Return what an error of DuckDB's is for the report."""
+    """Translate an error of DuckDB."""
     import duckdb
 
     message = str(error)

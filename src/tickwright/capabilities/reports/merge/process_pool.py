@@ -1,8 +1,7 @@
-"""The merge processes of a worker: as many as merges usually run at a time, started before they are needed.
+"""The merge processes of a worker, as many as merges usually run at a time, started before they are needed.
 
-A merge waits neither for an interpreter nor for DuckDB to load. A process that answered takes the next job, unless it
-kept memory; one that died is replaced. The pool measures the files of each merge, and kills the process when the job is
-cancelled: no SQL can prevent that.
+So a merge waits neither for an interpreter nor for DuckDB to load. A process that answered takes the next job unless it
+kept memory. The pool measures the files of each merge, and kills the process of a cancelled job.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ from tickwright.sources.confined import (
 
 START_S = 30.0
 DEATH_S = 5.0
-"""How long a process that said its last word may take to be gone, before it is killed."""
+"""How long an ending process may take to exit before it is killed."""
 ERRORS_BYTES = 4096
 PROGRAM = "tickwright.capabilities.reports.merge.program"
 
@@ -51,15 +50,15 @@ _log = structlog.get_logger("tickwright.reports")
 
 
 class NotBegunError(Exception):
-    """The process had died before it began the job; another one may have it."""
+    """The process died before it began the job; another process may take it."""
 
 
 class MergeProcess:
-    """One process with the program :mod:`merge_program`.
+    """One process with the program :mod:`.program`.
 
     Invariants:
-        RMP-1: it has no secret of ours: of our environment it gets a few names, and no open file.
-        RMP-2: it is gone when :meth:`end` is over, and soon after our own death, whatever we died of.
+        RMP-1: it has no secret of Tickwright: a few variables of the environment, and no open file.
+        RMP-2: it is gone when :meth:`end` returns, and soon after this process dies, for whatever reason.
     """
 
     def __init__(self, process: Process) -> None:
@@ -71,7 +70,7 @@ class MergeProcess:
 
     @classmethod
     async def start(cls) -> "MergeProcess":
-        """Start one and wait until it has loaded what it needs, 0.2 s.
+        """Start a process and wait until it has loaded its libraries, 0.2 s.
 
         Raises:
             Unavailable: ``merge_lost``: it did not start. Retry.
@@ -96,24 +95,24 @@ class MergeProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is not known to be dead."""
+        """Whether it is not known to have exited."""
         return self._process.returncode is None
 
     @property
     def errors(self) -> str:
-        """The end of what it wrote as errors, as it may be seen."""
+        """The end of its standard error, without private data."""
         return shown_errors(self._errors)
 
     async def ask(self, job: Job) -> Answer:
-        """Have the job carried out, and return its answer.
+        """Send a job and return its answer.
 
         Raises:
             NotBegunError: Nothing of it was done.
-            Rejected: ``merge_too_large``: it died of its own bound of memory. Permanent.
-            Unavailable: ``merge_lost``: it died otherwise, of the machine's want of memory too. Retry.
+            Rejected: ``merge_too_large``: it died of its own memory bound. Permanent.
+            Unavailable: ``merge_lost``: it died otherwise, also because the machine had no memory left. Retry.
         """
         killed_before = killed_for_memory()
-        with suppress(OSError):  # it is dead, which reading finds as well
+        with suppress(OSError):  # it is dead, which the read detects as well
             self._jobs.write(line_of(job))
             await self._jobs.drain()
         if await self._line() != BEGUN:
@@ -128,7 +127,7 @@ class MergeProcess:
         raise self._death(killed=killed_for_memory() > killed_before)
 
     async def end(self) -> None:
-        """Kill it, if it lives, and return when it is gone; any number of times."""
+        """Kill the process if it is alive, and wait until it is gone; any number of times."""
         if self.is_alive:
             with suppress(ProcessLookupError):
                 self._process.kill()
@@ -144,14 +143,14 @@ class MergeProcess:
         return Unavailable("merge_lost", f"the merge process died ({how})")
 
     async def _line(self) -> bytes:
-        """Return the next line; what is left at the end, or nothing where it is too long."""
+        """Return the next line; at the end the rest, and nothing for a line that is too long."""
         try:
             return await self._lines.readline()
         except (ValueError, OSError):
             return b""
 
     async def _hear(self) -> None:
-        """Keep the end of its errors."""
+        """Keep the end of its standard error."""
         with suppress(OSError):
             while piece := await self._stderr.read(ERRORS_BYTES):
                 self._errors = (self._errors + piece)[-ERRORS_BYTES:]
@@ -169,18 +168,18 @@ async def _spawned() -> Process:
 
 
 LOOK_S = 0.2
-"""How often a merge's files are measured."""
+"""Interval at which a merge's files are measured."""
 KEEP_LOOK_S = 5.0
 AWAY_S = 1.0
 TAKES_MAX = 5
 
 
 class MergeProcesses(LoopService):
-    """A :class:`tickwright.ports.service.Service` that keeps processes, and merges in them.
+    """A :class:`tickwright.ports.service.Service` that keeps processes ready and merges in them.
 
     Args:
         at_once: Processes, 1 to 16.
-        spare: Further ones, started where all have work and another merge waits, and ended behind it.
+        spare: Further processes, started when all are busy and a merge waits, and ended after it.
 
     Invariants:
         RDK-1: when a merge is over, however it ended, nothing of it writes any more.
@@ -198,13 +197,13 @@ class MergeProcesses(LoopService):
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of those that are there."""
+        """The ids of the live processes."""
         return sorted(process.pid for process in self._all)
 
     # ------------------------------------------------------------------ service
 
     async def _work(self) -> None:
-        """Keep processes warm until stopped; all have ended when this returns."""
+        """Keep processes ready until stopped; all have ended when this returns."""
         try:
             while not self.stopping.is_set():
                 look_s = await self._keep()
@@ -214,14 +213,14 @@ class MergeProcesses(LoopService):
             await _heard_out(self._end([*self._all]))
 
     async def quiesce(self) -> None:
-        """Merge on: steps that run may still come to their merges."""
+        """Do nothing: running steps may still need merges."""
 
     async def stop(self) -> None:
-        """End the processes; a merge that runs is lost."""
+        """End the processes; a running merge is lost."""
         await super().quiesce()
 
     async def _keep(self) -> float:
-        """End what is spent or dead, start what is missing; return after how many seconds to look again."""
+        """End used and dead processes, and start missing ones; return the seconds until the next check."""
         self.wakeup.clear()
         spent, self._spent = self._spent, []
         dead = [process for process in self._warm if not process.is_alive]
@@ -262,9 +261,9 @@ class MergeProcesses(LoopService):
         folder: Path,
         bounds: MergeBounds | None = None,
     ) -> MergedFile:
-        """Do what :func:`tickwright.capabilities.reports.merge.merge.merge` does, in a process of its own.
+        """Run :func:`tickwright.capabilities.reports.merge.merge.merge` in a process.
 
-        Cancelled, it stops at once, and whatever of it was there is gone.
+        Cancellation stops it at once and removes its files.
 
         Raises:
             Rejected: As there. Permanent.
@@ -278,7 +277,7 @@ class MergeProcesses(LoopService):
     async def feed(
         self, parts: Sequence[PartFile], sql: str, *, folder: Path, bounds: MergeBounds | None = None
     ) -> dict[str, Any]:
-        """Do what :func:`tickwright.capabilities.reports.merge.merge.feed` does, in the same way.
+        """Run :func:`tickwright.capabilities.reports.merge.merge.feed` in a process.
 
         Raises:
             Rejected: As there. Permanent.
@@ -293,7 +292,7 @@ class MergeProcesses(LoopService):
             try:
                 answer = await self._watched(await self._take(), job)
             except NotBegunError:
-                continue  # it had died while it was warm
+                continue  # it had died before
             if answer.problem is not None:
                 raise answer.problem.error()
             return answer
@@ -317,7 +316,7 @@ class MergeProcesses(LoopService):
         raise Unavailable("merge_lost", "there is no merge process; the log says why")
 
     async def _watched(self, process: MergeProcess, job: Job) -> Answer:
-        """Ask, and measure the files meanwhile; whatever ends it before the answer ends the process, too."""
+        """Send the job and measure its files meanwhile; any error before the answer ends the process."""
         asking = asyncio.create_task(process.ask(job))
         try:
             while not (await asyncio.wait([asking], timeout=LOOK_S))[0]:
@@ -342,7 +341,7 @@ class MergeProcesses(LoopService):
 
 
 async def _heard_out(work: Awaitable[None]) -> None:
-    """Wait until ``work`` is over, however often we are cancelled meanwhile; that counts behind it."""
+    """Wait until ``work`` is over; raise a cancellation that arrives meanwhile only afterwards."""
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():
         try:
@@ -370,7 +369,7 @@ def _bytes(path: Path) -> int:
 
 
 def _remove(job: Job) -> None:
-    """Remove what a killed process left; one that answered has done so itself."""
+    """Remove files of a killed process; a process that answers has removed them itself."""
     shutil.rmtree(job.folder / SPILL, ignore_errors=True)
     if job.out is not None:
         job.out.unlink(missing_ok=True)

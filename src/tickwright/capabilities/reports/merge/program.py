@@ -1,15 +1,13 @@
-"""The program of a merge process: it reads jobs from its standard input, one after the other, and carries them out.
+"""The program of a merge process: it reads jobs from standard input and runs them one after the other.
 
-Job and answer are one line of JSON each::
+Job and answer are one line of JSON each. ``begun`` precedes all work, so a job whose process had died before can go to
+another process::
 
     ──▶ job              ◀── ready, once        ◀── begun, then an answer, per job
 
-``begun`` is written before anything of a job is done, so that a job whose process died earlier can go to another one.
-
-It is a process of its own because the SQL is not trusted, and because DuckDB allocates single values beyond its own
-bound. The kernel bounds it, and it has nothing of the worker's; see :mod:`tickwright.sources.confined`.
-
-Measured in sorts, joins and groups of JSON: 150 MiB above DuckDB's own bound at 256 MiB, 190 at 1 GiB, 380 at 4 GiB.
+The process is separate because the SQL is untrusted, and because DuckDB allocates single values beyond its own bound.
+See :mod:`tickwright.sources.confined`. Measured in sorts, joins and groups of JSON: 150 MiB above DuckDB's own bound at
+256 MiB, 190 at 1 GiB, 380 at 4 GiB.
 """
 
 import os
@@ -34,7 +32,7 @@ ANSWER_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One file or one feed; see :mod:`merging` for what the fields mean. A job without ``out`` is a feed."""
+    """One file or one feed; the fields are the arguments of :func:`merge`. A job without ``out`` is a feed."""
 
     parts: Sequence[PartFile]
     sql: str
@@ -46,11 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a job: a file, the values of a feed, or a problem.
-
-    Attributes:
-        again: Whether the process takes another job; it has given back its memory.
-    """
+    """A file, the values of a feed, or a problem; ``again``: the process takes another job, its memory is released."""
 
     file: MergedFile | None = None
     values: dict[str, Any] | None = None
@@ -64,39 +58,35 @@ _answers = msgspec.json.Decoder(Answer)
 
 
 def line_of(one: Job | Answer) -> bytes:
-    """Return it as a line."""
+    """Return a job or an answer as a line."""
     return _encoder.encode(one) + b"\n"
 
 
 def job_of(line: bytes) -> Job:
-    """Return the job that a line is."""
+    """Return the job of a line."""
     return _jobs.decode(line)
 
 
 def answer_of(line: bytes) -> Answer:
-    """Return the answer that a line is.
+    """Return the answer of a line.
 
     Raises:
-        msgspec.MsgspecError, ValueError, RecursionError: It is none, or was cut off.
+        msgspec.MsgspecError, ValueError, RecursionError: It is no answer, or was cut off.
     """
     return _answers.decode(line)
 
 
 HEADROOM_BYTES = 256 * 1024 * 1024
 HEADROOM_SHARE = 8
-"""What a job may allocate beyond DuckDB's bound, and an eighth of that, for what it does not count."""
+"""A job may allocate this and an eighth of DuckDB's bound beyond that bound, for memory that DuckDB does not count."""
 STACK_BYTES = 8 * 1024 * 1024
 JOBS_MAX = 100
 IDLE_BYTES_MAX = 128 * 1024 * 1024
-"""What a process may hold behind a job to take another one; a fresh one that has merged once holds 80 MiB."""
+"""Memory that a process may hold after a job to take another one; after its first merge it holds 80 MiB."""
 
 
 def main(parent: int) -> None:
-    """Take jobs until there are no more; never returns, because DuckDB's ends of a process are long and loud.
-
-    Args:
-        parent: The process that asks.
-    """
+    """Run jobs of the process ``parent``; never returns, because DuckDB's exit handlers are slow and noisy."""
     answers = take_stdout()
     confine(parent)
     warm_up()

@@ -1,14 +1,13 @@
-"""DuckDB for an operator's SQL: the text is checked first, and the connection that runs it is closed in.
+"""DuckDB for an operator's SQL: the text is checked first, and the connection that runs it is confined.
 
-The text is checked to be one SELECT over the parts and nothing else. DuckDB's own parser reads it, and the syntax tree
-is checked by what may be in it: tables are parts or names of the SELECT itself, table functions are the few that read
-nothing, and every other kind of table or query, such as the INSERT in a WITH, is refused because it is unknown.
-Functions that tell of the server or hold up a thread are refused by name.
+The text must be one SELECT over the parts. DuckDB's own parser reads it, and only listed nodes of the syntax tree are
+allowed: tables are parts or names that the SELECT defines, and table functions are the few that read nothing. Any other
+kind of table or query, such as an INSERT in a WITH, is unknown and refused. Functions that reveal the server or block a
+thread are refused by name.
 
-Should that check let something through, the connection has no extensions, no network, no variables of the program, no
-settings to change, and of the file system only the parts, the file that it makes and the folder where it spills. A
-connection lives as long as the work; two reports share nothing. What DuckDB allocates for a single value is outside of
-its own bound on memory; the process that it runs in has a bound for that, see :mod:`.program`.
+In case the check fails, the connection has no extensions, no network, no variables of the program and locked settings.
+Of the file system it has only the parts, its own output file and its spill folder. A connection serves one merge.
+DuckDB's memory bound does not cover what it allocates for a single value; the bound of its process does.
 """
 
 import json
@@ -35,21 +34,21 @@ STATEMENTS = {
 }
 TWO_THREADS_BYTES = 512 * 1024 * 1024
 SPILL = "spill"
-"""The folder in the folder of a merge where it spills."""
+"""The spill folder in the folder of a merge."""
 DEPTH_MAX = 250
-"""How deep an expression may be nested: far above what people write, far below what a thread's stack holds."""
+"""How deep an expression may be nested: far above hand-written SQL, far below what a thread's stack holds."""
 
 
 class MergeBounds(NamedTuple):
-    """What one merge may use.
+    """The resources that one merge may use.
 
     Attributes:
-        memory_bytes: Of DuckDB, 128 MiB or more: a reader of JSON takes 32. The process may allocate 256 MiB and an
-            eighth of it on top, see :mod:`merge_program`; most hold 100 MiB on top.
-        threads: 1 to 64. Each takes its share of the memory before anything is spilled: two in 256 MiB ran out of it in
-            a join that one does in the same time; see :func:`threads_for`.
-        disk_bytes: Of what is spilled and of the file, together.
-        cpu_s: Of processor time, all threads together. Who waits ends a merge earlier; this is for when nobody can.
+        memory_bytes: Of DuckDB, 128 MiB or more: a JSON reader takes 32. The process may allocate 256 MiB and an eighth
+            of it on top, see :mod:`.program`; most hold 100 MiB on top.
+        threads: 1 to 64. Each takes its share of the memory: with 256 MiB, two threads ran out of memory in a join that
+            one thread does in the same time; see :func:`threads_for`.
+        disk_bytes: Of spilled data and the file together.
+        cpu_s: Of all threads together, in case the worker cannot end the merge earlier.
     """
 
     memory_bytes: int = 256 * 1024 * 1024
@@ -59,7 +58,7 @@ class MergeBounds(NamedTuple):
 
 
 def threads_for(memory_bytes: int) -> int:
-    """Return how many threads a merge of so much memory has: two from 512 MiB on."""
+    """Return the number of threads for a merge: two from 512 MiB on."""
     return 2 if memory_bytes >= TWO_THREADS_BYTES else 1
 
 
@@ -67,13 +66,13 @@ def threads_for(memory_bytes: int) -> int:
 def open_duck(
     folder: Path, bounds: MergeBounds, files: Sequence[Path], out: Path | None = None
 ) -> Iterator["DuckDBPyConnection"]:
-    """Give a connection for the length of the block; what it spilled is gone behind it.
+    """Yield a connection for the block; remove its spilled data afterwards.
 
     Args:
-        folder: Where it may spill; exists.
-        bounds: What it may use.
-        files: What else of the file system it may touch.
-        out: The file that it makes, if it makes one; gone when the block fails.
+        folder: An existing folder for spilled data.
+        bounds: Resource limits.
+        files: Other files that it may read.
+        out: The file that it writes, if any; removed when the block fails.
     """
     spill, done = folder / SPILL, False
     try:
@@ -102,8 +101,8 @@ def _connected(spill: Path, bounds: MergeBounds, files: Sequence[Path]) -> "Duck
     connection = duckdb.connect(":memory:", config=config)
     allowed = ", ".join(quoted(str(path)) for path in files)
     for statement in (
-        f"SET max_temp_directory_size = '{bounds.disk_bytes}B'",  # without effect in the configuration above
-        "SET enable_progress_bar = false",  # drawn for a program without a file, as a merge process is
+        f"SET max_temp_directory_size = '{bounds.disk_bytes}B'",  # has no effect in the configuration above
+        "SET enable_progress_bar = false",  # drawn for a program without a file, such as a merge process
         "SET TimeZone = 'UTC'",
         f"SET max_expression_depth = {DEPTH_MAX}",
         f"SET allowed_paths = [{allowed}]",
@@ -115,7 +114,7 @@ def _connected(spill: Path, bounds: MergeBounds, files: Sequence[Path]) -> "Duck
 
 
 def warm_up() -> None:
-    """Load DuckDB, which takes 0.1 s once in a process; call it before anything hurries."""
+    """Load DuckDB, which takes 0.1 s once per process; call it before jobs arrive."""
     import duckdb
 
     with duckdb.connect(":memory:", config={"threads": 1}) as connection:
@@ -138,7 +137,7 @@ def too_large(why: str) -> Rejected:
 
 
 def shown(message: str, hidden: Sequence[tuple[str, str]], most: int = 1000) -> str:
-    """Return a message of DuckDB's for people: without paths, and not longer than ``most`` characters."""
+    """Return a message of DuckDB for people: without paths, at most ``most`` characters."""
     for path, name in hidden:
         message = message.replace(path, name)
     return re.sub(r"\n{2,}", "\n", message.replace("\0", "")).strip()[:most]
@@ -164,10 +163,10 @@ _FUNCTIONS_REFUSED = frozenset(_REFUSED_WORDS.split())
 
 
 def check_select(sql: str, listeners: Sequence[str]) -> None:
-    """Refuse what is not exactly one SELECT over the tables named ``listeners``. Takes some milliseconds.
+    """Refuse a text that is not exactly one SELECT over the tables named ``listeners``. Takes some milliseconds.
 
     Raises:
-        Rejected: ``invalid_sql``, with line and column where there is a place. Permanent.
+        Rejected: ``invalid_sql``, with line and column if known. Permanent.
     """
     import duckdb
 
@@ -178,7 +177,7 @@ def check_select(sql: str, listeners: Sequence[str]) -> None:
 
 
 def read_select(connection: "DuckDBPyConnection", sql: str, listeners: Sequence[str]) -> str:
-    """Return the SELECT without what ends it, after the checks of :func:`check_select`; any connection can parse."""
+    """Return the SELECT without its semicolon, after the checks of :func:`check_select`; any connection can parse."""
     statement, tree = _parse(connection, sql)
     nodes = list(_nodes(tree))
     known = {name.lower() for name in listeners}
@@ -219,7 +218,7 @@ def _parse(connection: "DuckDBPyConnection", sql: str) -> tuple[str, Any]:
 
 
 def _without_end(sql: str) -> str:
-    """Return the one statement without the semicolon that may end it and what is behind that."""
+    """Return the one statement up to the semicolon that may end it."""
     import duckdb
 
     text = sql.encode()
@@ -234,7 +233,7 @@ def _tree(connection: "DuckDBPyConnection", sql: str) -> str:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Give every object of the tree, without recursion: how deep it is, the SQL says."""
+    """Yield every object of the tree, without recursion, because the SQL determines the depth."""
     left, count = [tree], 0
     while left:
         one = left.pop()
@@ -291,7 +290,7 @@ def _place(node: dict[str, Any] | None, sql: str) -> str:
 
 
 def _placed(message: str) -> str:
-    """Return a message of DuckDB's parser with line and column; it draws the place below the line."""
+    """Return a message of DuckDB's parser with line and column, which the parser draws below the line."""
     found = re.search(r"^LINE (\d+): (.*)\n( *)\^", message, re.MULTILINE)
     if found is None:
         return message
@@ -299,7 +298,7 @@ def _placed(message: str) -> str:
     return f"{message[: found.start()].strip()} (line {found[1]}, column {column})"
 
 
-# ---------------------------------------------------------------------- what a query and a SELECT name
+# ---------------------------------------------------------------------- names in a query and a SELECT
 
 
 def sql_checks() -> SqlChecks:
@@ -308,21 +307,18 @@ def sql_checks() -> SqlChecks:
 
 
 def values_of(sql: str) -> frozenset[str]:
-    """Return the names of the values that a listener's query asks for.
+    """Return the names of the values in a listener's query.
 
     Raises:
-        Rejected: ``invalid_sql``: the text is not one query. What it may do its source decides. Permanent.
+        Rejected: ``invalid_sql``: the text is not one query. The source decides what the query may do. Permanent.
     """
     return placeholders(one_query(sql))
 
 
 def columns_of(sql: str) -> frozenset[str] | None:
-    """Return the names of a SELECT's columns as its text says them; ``None`` where only running it would tell.
+    """Return the column names in the text of a checked SELECT; ``None`` if only running it would show them.
 
-    A column without a name of its own, such as ``count(*)``, gets one that no query can ask for; it is left out.
-
-    Args:
-        sql: One SELECT, checked.
+    A column without a name of its own, such as ``count(*)``, is left out: no query can refer to it.
     """
     import duckdb
 
@@ -335,7 +331,7 @@ def columns_of(sql: str) -> frozenset[str] | None:
 
 
 def _may_be_many(column: Any) -> bool:
-    """Whether a star, ``COLUMNS()`` or ``unnest()`` is in it: one expression that is several columns."""
+    """Whether an expression may be several columns: a star, ``COLUMNS()`` or ``unnest()``."""
     if isinstance(column, list):
         return any(map(_may_be_many, column))
     if not isinstance(column, dict):

@@ -1,4 +1,4 @@
-"""What to do with a report next: a pure decision over its record and its parts. No I/O, no clock.
+"""The next step of a report: a pure decision over its record and its parts. No I/O, no clock.
 
 ::
 
@@ -7,8 +7,8 @@
                   └─epoch + 1───────┘  └──▶ querying (stage + 1)              └─reason─▶ failed
     any of the first three ──cancel──▶ cancelled
 
-A stage is complete when each of its parts is done or, where it is optional, has failed. Whoever claimed the step
-carries the decision out, and every write of it has the claim's fence.
+A stage is complete when each of its parts is done or, if optional, has failed. The supervisor that claimed the step
+carries the decision out; every write has the claim's fence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,7 @@ OPEN = frozenset({"waiting", "due", "running"})
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A claimed report.
-
-    Attributes:
-        check_due: The delayed check is due.
-        overdue: Its deadline has passed.
-        left_s: Until its deadline.
-        nonce: Of :class:`tickwright.ports.reports.PartKey`.
-    """
+    """A claimed report; ``check_due`` and ``overdue`` compare its delayed check and its deadline with the clock."""
 
     id: int
     type: str
@@ -61,7 +54,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part as the ledger has it."""
+    """A part in the ledger."""
 
     listener: str
     stage: int
@@ -79,31 +72,31 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before the next check."""
+    """Do nothing before the next check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell these listeners again."""
+    """Announce the stage to these listeners again."""
 
     listeners: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NextStage:
-    """The stage is complete, and another one follows."""
+    """Begin the next stage; the current one is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """All stages are complete; ``missing`` are optional parts that did not come."""
+    """Merge, because all stages are complete; ``missing`` are optional parts that did not arrive."""
 
     missing: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """It ends, with a stable code and words for people."""
+    """Fail the report, with a stable code and a text for people."""
 
     code: str
     text: str
@@ -113,15 +106,11 @@ Step = Wait | Announce | NextStage | Merge | Fail
 
 
 def decide(record: Record, parts: Sequence[Part]) -> Step:
-    """Return the next step.
-
-    Args:
-        record: As it was claimed.
-        parts: All of its parts.
+    """Return the next step of a claimed record with all of its parts.
 
     Invariants:
         RST-1: ``Merge`` only if every required part of every stage is done.
-        RST-2: a report never waits behind its deadline, and a stage never behind its last check.
+        RST-2: a report never waits beyond its deadline, and a stage never beyond its last check.
     """
     current = [part for part in parts if part.stage == record.stage]
     missing = [part for part in current if part.state in OPEN]
@@ -137,7 +126,7 @@ def decide(record: Record, parts: Sequence[Part]) -> Step:
 
 
 def _check(record: Record, parts: Sequence[Part], missing: Sequence[Part]) -> Step:
-    """Ask again for what is missing, or give it up: the delayed check."""
+    """Decide a due delayed check: announce missing parts again, or stop waiting for them."""
     if record.checks + 1 < record.plan.checks:
         return Announce(tuple(part.listener for part in missing))
     required = [part for part in missing if part.required]
@@ -148,7 +137,7 @@ def _check(record: Record, parts: Sequence[Part], missing: Sequence[Part]) -> St
 
 
 def check_feed(record: Record, values: Mapping[str, Any]) -> None:
-    """Refuse a feed whose columns are conditions, too: a query would get another value than was asked for.
+    """Refuse a feed with a column that is also a condition: a query would get another value than was requested.
 
     Raises:
         Rejected: ``feed_replaces_condition``. Permanent.
@@ -162,7 +151,7 @@ def check_feed(record: Record, values: Mapping[str, Any]) -> None:
 
 
 def missing_of(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Return whose parts a file would not have."""
+    """Return the listeners whose parts a file would not have."""
     return tuple(part.listener for part in parts if part.state != "done")
 
 

@@ -1,9 +1,8 @@
-"""The supervisors of reports: each takes steps that are due, decides with :mod:`.steps`, and carries the step out.
+"""The supervisors of reports: each claims due steps, decides with :mod:`.steps`, and carries the step out.
 
-Every process of the role runs one. A step that is due is claimed with ``FOR UPDATE SKIP LOCKED`` under a rising fence,
-so two supervisors never take one step, and a step whose process died is claimed again when its session is declared
-lost. The last part of a stage notifies, so that the step does not wait for the delayed check; that one is the safety
-net. A step is::
+Every process of the role runs one. A due step is claimed with ``FOR UPDATE SKIP LOCKED`` under a rising fence, so two
+supervisors never take one step. If its process dies, the step is claimed again when the session is declared lost. The
+last part of a stage notifies; the delayed check is the safety net. A step is::
 
     decide ─▶ announce ─▶ released until the next check
            ─▶ parts to merge, and no merge slot: released until there is one
@@ -11,9 +10,9 @@ net. A step is::
            ─▶ merging: fetch parts ─▶ merge ─▶ upload ─▶ finished      (parts lost: epoch + 1; unavailable: tried again)
            ─▶ failed
 
-What takes time happens in a folder of the step and under a key of its own epoch and fence; only the last write, which
-is fenced, makes it count. A step that merges takes as long as its SQL does. It needs a merge slot, beside the slots of
-the short steps; without one the step goes back to the ledger, for the first process that has one.
+Long work happens in a folder of the step and under a key of its own epoch and fence; only the last, fenced write makes
+it count. A step that merges takes any time, so it needs a merge slot, separate from the slots of short steps. Without
+one the step is released for the first process that has one.
 """
 
 import asyncio
@@ -72,11 +71,7 @@ _log = structlog.get_logger("tickwright.reports")
 
 @dataclass(frozen=True, slots=True)
 class StepResources:
-    """What steps work with.
-
-    Attributes:
-        folder: Where steps have their folders; on a disk with room for parts, spilling and the file.
-    """
+    """The services of steps, and the folder, on a disk with room for parts, spilled data and the file."""
 
     records: RecordsStore
     places: PartStorage
@@ -89,12 +84,7 @@ class StepResources:
 
 @dataclass(slots=True, eq=False)
 class RunningStep(Held[Record]):
-    """One claimed step.
-
-    Attributes:
-        is_merge: It has a merge slot.
-        retry_s: After how long it is due again when it is released.
-    """
+    """One claimed step; after a release it is due again in ``retry_s``. ``is_merge``: it has a merge slot."""
 
     is_merge: bool = False
     retry_s: float = 0.0
@@ -107,10 +97,10 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
         at_once: Merge slots, 1 to 16: merges take memory. There is one more, for a type that has none.
 
     Invariants:
-        RSV-1: a step whose claim is lost is cancelled within two seconds of the loss being known.
-        RSV-2: what Redis keeps of a report does not end while its step waits for a merge slot, or is under way.
-        RSV-3: merges, however long they take, keep no other step waiting; those of one type no merge of another type.
-        RSV-4: ``run`` raises when the check for lost steps crashes; what is held is held by the next ``run``.
+        RSV-1: a step whose claim is lost is cancelled within two seconds after the loss is detected.
+        RSV-2: a report's data in Redis does not expire while its step waits for a merge slot, or is under way.
+        RSV-3: merges, however long they take, delay no other step; those of one type delay no merge of another type.
+        RSV-4: ``run`` raises when the check for lost steps crashes; the next ``run`` keeps the held steps.
     """
 
     name = "report-supervisor"
@@ -121,7 +111,7 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
         self._renewed_s = monotonic()
 
     async def _look(self) -> float:
-        """Claim the steps that are due and there is room for; return after how many seconds to look again."""
+        """Claim due steps, as many as there is room for; return the seconds until the next search."""
         if not self._session.holds():
             return AWAY_S
         try:
@@ -132,7 +122,7 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
                 for record in claimed:
                     self._begin(record.key, RunningStep(record, owner), self._run_step)
             if claimed:
-                return 0.0  # of those that wait for a merge slot a claim takes one
+                return 0.0  # a claim takes only one of the steps that wait for a merge slot
             if room == 0:
                 return LOOK_S  # a step that ends wakes this loop
             next_s = await self._records.next_in_s()
@@ -146,11 +136,11 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
         return [step.claim.type for step in self._held.values() if step.is_merge]
 
     def _slots(self, merging: Sequence[str]) -> int:
-        """Return the merge slots that are left; the last one is for a type that has none."""
+        """Return the number of free merge slots; the last one is for a type that has none."""
         return self._at_once + 1 - len(merging)
 
     def _take_slot(self, step: RunningStep) -> bool:
-        """Take a merge slot until the step ends; false where its type may have none. The claim decides alike."""
+        """Take a merge slot until the step ends; false if its type may have none. ``claim_steps`` has the same rule."""
         merging = self._merging()
         step.is_merge = self._slots(merging) > (step.claim.type in merging)
         return step.is_merge
@@ -181,8 +171,8 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
     async def _ours(self, held: Mapping[tuple[int, int], RunningStep]) -> Collection[tuple[int, int]]:
         return await self._records.held(held.keys(), self._session.token)
 
-    async def _looked(self, held: Sequence[RunningStep]) -> None:  # noqa: ARG002  all that wait, not these alone
-        """Renew what Redis keeps, once a minute: also of steps that wait for a slot, which another process may hold."""
+    async def _looked(self, held: Sequence[RunningStep]) -> None:  # noqa: ARG002  renews all waiting steps, not these alone
+        """Renew the lives in Redis once a minute, also of steps that wait for a slot and may be another process's."""
         if monotonic() - self._renewed_s < RENEW_S:
             return
         self._renewed_s = monotonic()
@@ -194,15 +184,15 @@ class StepRun:
     """Decides one claimed step and carries it out.
 
     Args:
-        take_slot: Takes a merge slot for the step; false where there is none for its type.
+        take_slot: Takes a merge slot for the step; false if there is none for its type.
 
     Attributes:
         outcome: ``lost`` until something of it is written.
 
     Invariants:
-        RSR-1: a record is finished only behind a whole upload whose size was read back.
+        RSR-1: a record is finished only after a whole upload whose size was read back.
         RSR-2: a file has parts of one epoch.
-        RSR-3: what a step made that did not count is removed.
+        RSR-3: objects of a step that did not count are removed.
     """
 
     def __init__(self, resources: StepResources, step: RunningStep, take_slot: Callable[[RunningStep], bool]) -> None:
@@ -321,7 +311,7 @@ class StepRun:
                 manifest(record, parts, missing),
             )
             self._step.is_ending = True
-            is_unused = False  # from here on the record may have it, even if the answer is lost; then upkeep decides
+            is_unused = False  # from now on a record may name the file, even if the answer is lost; retention decides
             is_unused = not await resources.records.finish(record, self._owner, file)
         finally:
             if is_unused:
@@ -332,7 +322,7 @@ class StepRun:
             await resources.places.close(record.id, "finished", record.nonce)
 
     async def _fetch(self, parts: Sequence[Part], folder: Path) -> list[PartFile]:
-        """Fetch every part that is done into the folder, some at a time; one that is left out has no rows."""
+        """Fetch every part that is done into the folder, some at a time; a missing part becomes an empty file."""
         record, places = self._record, self._resources.places
         files: list[PartFile] = []
         room = asyncio.Semaphore(FETCHES_MAX)
@@ -351,7 +341,7 @@ class StepRun:
                     else:
                         await asyncio.to_thread(path.touch)
                         files.append(PartFile(part.listener, path, self._declared(part.listener)))
-        except BaseExceptionGroup as failed:  # the first one says why; the others were cancelled for it
+        except BaseExceptionGroup as failed:  # the first error is the reason; the other tasks were cancelled for it
             raise failed.exceptions[0] from None
         return files
 
@@ -360,7 +350,7 @@ class StepRun:
         return columns_from([*one.columns.items()]) if one is not None else ()
 
     def _bounds(self) -> MergeBounds:
-        """Return what its merges may use; the deadline as well, for when this process hangs and cannot end them."""
+        """Return the limits of its merges, and the deadline as processor time in case this process hangs."""
         bounds = self._resources.bounds
         return bounds._replace(cpu_s=math.ceil(max(self._record.left_s, 0.0)) * bounds.threads)
 
@@ -396,7 +386,7 @@ class StepRun:
             self.outcome = "restarted"
 
     async def try_again(self, error: TickwrightError, parts: Sequence[Part]) -> None:
-        """Release the step until its next try, after 1, 2, 4 s …; the report fails with ``error`` after ten of them."""
+        """Release the step until its next try, after 1, 2, 4 s …; after ten tries the report fails with ``error``."""
         record = self._record
         tries = record.tries + 1
         if tries >= TRIES_MAX:
@@ -409,12 +399,12 @@ class StepRun:
 
 
 def _is_long(record: Record, step: Step) -> bool:
-    """Whether it merges parts: their SQL takes any time."""
+    """Whether the step merges parts, whose SQL may take any time."""
     return isinstance(step, Merge) or (isinstance(step, NextStage) and record.stage + 1 in record.plan.feeds)
 
 
 def manifest(record: Record, parts: Sequence[Part], missing: Sequence[str]) -> dict[str, Any]:
-    """Return what a file was made of, or what there was when the report failed."""
+    """Return the parts of a file, or of a failed report."""
     return {
         "epoch": record.epoch,
         "complete": not missing,

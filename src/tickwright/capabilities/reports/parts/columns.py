@@ -1,7 +1,7 @@
-"""What type a column of a part has, in DuckDB's words: declared, told by the source, or found in its values.
+"""The DuckDB type of a part's column: declared, reported by the source, or derived from its values. Pure.
 
-Finding is a join over everything seen: it does not depend on the order of rows, nor on how they were divided. Whatever
-is found holds every value exactly; where no type does, it is text. Pure.
+The derived type does not depend on the order of rows or on their division. It holds every value exactly, else it is
+text.
 """
 
 import re
@@ -14,12 +14,12 @@ from tickwright.domain.errors import Rejected
 DIGITS_MAX = 38
 NAME_CHARS_MAX = 255
 COLUMNS_MAX = 1_000
-"""Of a part, declared or not: each takes time and memory of the process that writes it."""
+"""Of a part, declared or not: each column takes time and memory of the process that writes it."""
 INT64_MAX, INT128_MAX = 2**63 - 1, 2**127 - 1
 EXACT_FLOAT_MAX = 2**53
 ANY_DECIMAL = "DECIMAL"
 NO_DIGITS = "DECIMAL(18,3)"
-"""Of a number that is exact and never seen."""
+"""The type of an exact number without values."""
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _INSTANTS = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "INTERVAL")
@@ -44,7 +44,7 @@ _NESTED_MAX = 3
 
 
 def check_type(text: str) -> str:
-    """Return a declared type in one spelling: a plain type, ``DECIMAL(p,s)``, or a list of them such as ``BIGINT[]``.
+    """Return a declared type in canonical form: a plain type, ``DECIMAL(p,s)``, or a list such as ``BIGINT[]``.
 
     Raises:
         Rejected: ``invalid_column_type``. Permanent.
@@ -65,7 +65,7 @@ def check_type(text: str) -> str:
 
 
 def check_count(columns: int, row: int | None = None) -> None:
-    """Refuse more columns than a part may have; ``row`` is the number of the row that has them.
+    """Refuse more columns than a part may have; ``row`` is the number of the row with these columns.
 
     Raises:
         Rejected: ``too_many_columns``. Permanent.
@@ -80,7 +80,7 @@ def check_count(columns: int, row: int | None = None) -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse columns that a merge could not tell apart or name, and too many of them.
+    """Refuse columns that a merge could not distinguish or name, and too many of them.
 
     Raises:
         Rejected: ``duplicate_column``, ``invalid_column``, ``too_many_columns``. Permanent.
@@ -96,7 +96,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 class Kind(IntFlag):
-    """What kinds of values a column has; null is none."""
+    """Kinds of values in a column; null has none."""
 
     NONE = 0
     BOOLEAN = 1
@@ -112,7 +112,7 @@ class Kind(IntFlag):
     UUID = 1024
     JSON = 2048
     INEXACT = 4096
-    """A decimal that no DECIMAL holds: not a number, infinite, or of a size beyond use."""
+    """A decimal that DECIMAL cannot hold: not a number, infinite, or far too large."""
 
 
 _ALONE = {
@@ -130,18 +130,17 @@ _ALONE = {
 
 
 class Seen(NamedTuple):
-    """Everything that matters of the values of one column so far.
+    """The properties of one column's values so far.
 
     Attributes:
-        kinds: Of all values.
-        size: Of the integers: the largest one, where a negative one counts as the bits' complement, one less.
+        size: The largest integer; a negative one counts as its bitwise complement.
         digits: Before the point, of decimals and integers beside them.
-        scale: Digits behind the point, of decimals.
-        deep: A list has lists in it.
+        scale: Digits after the point, of decimals.
+        deep: Whether a list contains lists.
 
     Invariants:
         COL-1: ``join`` is commutative, associative and idempotent.
-        COL-2: every value of what was seen is held exactly by ``type``.
+        COL-2: ``type`` holds every seen value exactly.
     """
 
     kinds: Kind = Kind.NONE
@@ -151,7 +150,7 @@ class Seen(NamedTuple):
     deep: bool = False
 
     def join(self, other: Self) -> "Seen":
-        """Return what was seen by both."""
+        """Return the properties of both together."""
         return Seen(
             self.kinds | other.kinds,
             max(self.size, other.size),
@@ -162,7 +161,7 @@ class Seen(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The type that holds it all."""
+        """The type that holds every value."""
         if self.kinds & Kind.JSON:
             return "JSON"
         if self.kinds == Kind.INTEGER:
@@ -190,7 +189,7 @@ NOTHING = Seen()
 
 
 def type_of(told: str, seen: Seen) -> str:
-    """Return a column's type from what its source told (``""`` for nothing) and what was seen of its values."""
+    """Return a column's type from its source's type (``""`` if unknown) and its values."""
     if told == ANY_DECIMAL:
         return NO_DIGITS if seen.kinds == Kind.NONE else seen.type
     if not told or (told.startswith("DECIMAL(") and seen.kinds & Kind.INEXACT):

@@ -1,9 +1,8 @@
-"""Parts from services: a program in any language that reads the exchange delivers its part by HTTP.
+"""Parts of services: a program in any language reads the announcements and delivers its part by HTTP.
 
-The rows are written to a file, checked line by line, stored with the other parts, and only then written into the
-ledger: a delivery that breaks off leaves nothing. The first delivery of an epoch counts; a service that delivers twice,
-because an answer was lost or a message came again, is told so and has nothing to repair. Deliveries of one part are
-taken one after the other, so that its rows use the disk of this process once.
+Rows are written to a file, checked line by line, stored, and only then written into the ledger, so an interrupted
+delivery leaves nothing. The first delivery of an epoch counts; the answer to a later one reports this. Deliveries of
+one part run one after the other, so that its rows use this process's disk once.
 """
 
 import asyncio
@@ -37,17 +36,16 @@ _OVER = frozenset({"merging", "finished", "failed", "cancelled"})
 
 
 class Deliveries:
-    """Takes the parts that services deliver.
+    """Accepts the parts that services deliver.
 
     Args:
-        parts: The ledger.
-        folder: Makes the folder where rows are spooled, and returns it; called in a thread, more than once.
+        folder: Makes and returns the folder for spooled rows; called in a thread, more than once.
         bytes_max: Of one delivery.
 
     Invariants:
-        RDL-1: a part is written into the ledger once per epoch, behind rows that are whole.
-        RDL-2: what does not count is removed.
-        RDL-3: one delivery of a part at a time is read and stored in this process; other parts do not wait for it.
+        RDL-1: a part is written into the ledger once per epoch, after its rows are whole.
+        RDL-2: rows that do not count are removed.
+        RDL-3: this process reads and stores one delivery of a part at a time; other parts do not wait for it.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Deliveries:
         self._turns: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, report_id: int, listener: str) -> ServicePart:
-        """Return what a service needs to fetch its part.
+        """Return the data that a service needs to fetch its part.
 
         Raises:
             Rejected: ``report_not_found``, ``part_not_found`` (404), ``not_a_service``. Permanent.
@@ -88,20 +86,20 @@ class Deliveries:
         caller: Caller,
         length: int | None = None,
     ) -> DeliveredPart:
-        """Take a part.
+        """Accept a part.
 
         Args:
             report_id: Of the record.
-            listener: Whose part it is.
+            listener: Of the part.
             epoch: Of the announcement.
             body: NDJSON, an object per row; at most ``bytes_max`` bytes.
             caller: For the audit trail.
-            length: Its bytes, where the sender gives them in advance.
+            length: Of the body in bytes, if known in advance.
 
         Raises:
             Rejected: ``report_not_found``, ``part_not_found`` (404); ``not_a_service``; ``part_stale`` (409) with the
-                epoch that counts; ``report_over``, ``stage_not_open``, ``part_given_up`` (409); ``body_too_large``
-                (413); the errors of :func:`write_ndjson`. Permanent for these rows.
+                current epoch; ``report_over``, ``stage_not_open``, ``part_given_up`` (409); ``body_too_large`` (413);
+                the errors of :func:`write_ndjson`. Permanent for these rows.
             Unavailable: ``no_space``, ``object_store_unavailable``; ``part_in_flight``: an earlier delivery is not over
                 after 30 s. Retry.
         """
@@ -121,7 +119,7 @@ class Deliveries:
 
     @asynccontextmanager
     async def _in_turn(self, report_id: int, listener: str) -> AsyncIterator[bool]:
-        """Wait for earlier deliveries of the same part; give whether there was one."""
+        """Wait for earlier deliveries of the same part; yield whether there was one."""
         turn = self._turns.setdefault((report_id, listener), asyncio.Lock())
         waited = turn.locked()
         try:
@@ -146,17 +144,17 @@ class Deliveries:
             await asyncio.to_thread(path.unlink, missing_ok=True)
         if stored is None:
             return await self._not_taken(key, None, ours=False)
-        ours = stored.facts is facts  # and not those that an earlier delivery has marked in Redis
+        ours = stored.facts is facts  # not facts of an earlier delivery's mark in Redis
         await self._probe.reached("reports.delivery_stored", key=key)
         if await self._parts.deliver(key, row["stage"], row["now"], stored, caller):
             return _delivered(key, stored.facts, already=not ours)
         return await self._not_taken(key, stored, ours=ours and stored.place != "postgres")
 
     async def refuse(self, report_id: int, listener: str, refusal: PartRefusal, *, caller: Caller) -> RefusedPart:
-        """Take a service's refusal to deliver its part: a required one fails the report.
+        """Accept a service's refusal to deliver its part; if the part is required, the report fails.
 
         Raises:
-            Rejected: As :meth:`deliver`; ``part_done`` (409), its rows are there. Permanent.
+            Rejected: As :meth:`deliver`; ``part_done`` (409): its rows exist. Permanent.
         """
         row = await self._row(report_id, listener)
         key = PartKey(report_id, refusal.epoch, listener, row["nonce"])
@@ -203,14 +201,11 @@ class Deliveries:
         return Rejected("body_too_large", f"a part has at most {self._bytes_max} bytes", status=413)
 
     async def _not_taken(self, key: PartKey, stored: StoredPart | None, *, ours: bool) -> DeliveredPart:
-        """Answer a delivery that the ledger did not take; its object is removed unless it counts.
+        """Answer a delivery that the ledger did not accept; remove its object unless it counts.
 
-        The object of another delivery stays, because it may count: upkeep removes it with the report's other parts.
-
-        Args:
-            key: Of the part.
-            stored: By this delivery, or found in Redis.
-            ours: Whether it has the rows of this delivery. Another one may have found them, and written the ledger.
+        ``stored`` is of this delivery, or found in Redis. ``ours``: it has the rows of this delivery, though another
+        one may have written them to the ledger. The object of another delivery stays, because it may count; retention
+        removes it.
         """
         row = await self._row(key.report_id, key.listener)
         done = _is_done(row, key.epoch)
@@ -251,7 +246,7 @@ def _is_failed(row: Any, epoch: int) -> bool:
 
 
 def _check_open(row: Any, epoch: int) -> None:
-    """Refuse a part that is not expected, or not now."""
+    """Refuse a part that is not expected, or not yet."""
     status, name = row["status"], f"{row['listener']} of report {row['report_id']}"
     if status in _OVER:
         raise _conflict("report_over", f"report {row['report_id']} is {status}; it takes no more parts", row)
@@ -272,7 +267,7 @@ def _conflict(code: str, text: str, row: Any) -> Rejected:
 
 
 def _busy(row: Any) -> Unavailable:
-    """The ledger changed between two reads, back to where the part is expected; only this delivery is lost."""
+    """Return the error of a delivery that failed because the part became open again between two reads."""
     return Unavailable("part_in_flight", f"report {row['report_id']} is changing; deliver again")
 
 

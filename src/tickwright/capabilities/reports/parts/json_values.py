@@ -1,12 +1,11 @@
-"""Values as JSON that DuckDB reads back exactly: one column of a piece at a time, and what was seen in it.
+"""Values as JSON that DuckDB reads back exactly: one column of a piece at a time, with the properties of its values.
 
-Numbers of 64 bits, finite floats, texts, booleans and nested values are JSON's own; everything else is a text:
-decimals, larger integers, infinities, dates, instants in UTC, intervals, UUIDs, bytes in hexadecimal. A value that is
-none of these is refused by its place; a missing one of another library, such as ``pandas.NaT``, is null. The common
-column, all of one type, costs a few passes in C.
+64-bit numbers, finite floats, texts, booleans and nested values are JSON's own. Decimals, larger integers, infinities,
+dates, instants in UTC, intervals, UUIDs and bytes (hexadecimal) are texts. Another value is refused with its place. A
+missing value of another library, such as ``pandas.NaT``, is null. A column of one type costs a few passes in C.
 
-DuckDB's reader makes doubles of the numbers in a document. A document of a source with a number that a double may
-change is a text, as ``{"json text": "…"}``; :mod:`part_views` makes the document of it.
+DuckDB's reader makes doubles of the numbers in a document. So a source's document with a number that a double may
+change is written as ``{"json text": "…"}``; :mod:`tickwright.capabilities.reports.merge.merge` restores the document.
 """
 
 import math
@@ -30,28 +29,28 @@ _NONE = type(None)
 _FINITE_DIGITS_MAX = 1000
 _LARGEST = 10**_FINITE_DIGITS_MAX
 DOCUMENT_TEXT = "json text"
-"""The only name of the object that stands for a document as a text."""
+"""The only name in an object that holds a document as text."""
 _MAY_CHANGE = re.compile(r"[0-9][0-9.]{15}|[0-9][eE]")
 _LONG_NUMBERS = re.compile(r'("(?:[^"\\]|\\.)*")|-?[0-9](?:[0-9.]{15}[0-9.]*(?:[eE][0-9+-]+)?|[0-9.]*[eE][0-9+-]+)')
 _SPACES = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 
 
 class NotJsonError(Exception):
-    """A value that JSON has no word for; whoever knows its row and column says so."""
+    """A value without a JSON form; the caller adds its row and column."""
 
 
 class EncodedColumn(NamedTuple):
-    """The values of one column, ready for the encoder, and what was seen of them."""
+    """The values of one column, ready for the encoder, and their properties."""
 
     values: Sequence[Any]
     seen: Seen
 
 
 def encode_column(values: Sequence[Any], told: str = "") -> EncodedColumn:
-    """Return a column's values as JSON has them. ``told`` is what the source says of its type.
+    """Return a column's values for JSON. ``told`` is the type that the source reports.
 
     Raises:
-        NotJsonError: One of them has no spelling; :func:`first_not_json` finds it. Permanent.
+        NotJsonError: A value has no JSON form; :func:`first_not_json` finds it. Permanent.
     """
     if told.startswith("DECIMAL"):
         return EncodedColumn(values, _seen_of_texts(values, told)) if _only(values, str) else _one_by_one(values, told)
@@ -64,7 +63,7 @@ def encode_column(values: Sequence[Any], told: str = "") -> EncodedColumn:
 
 
 def first_not_json(values: Sequence[Any], told: str = "") -> int | None:
-    """Return the place of the first value that has no spelling."""
+    """Return the position of the first value without a JSON form."""
     for place, value in enumerate(values):
         try:
             msgspec.json.encode(encode_column((value,), told).values)
@@ -78,7 +77,7 @@ def _only(values: Sequence[Any], kind: type) -> bool:
 
 
 def _seen_of_texts(values: Sequence[Any], told: str) -> Seen:
-    """Look at exact numbers that are texts; where the digits are known, only for what is no number."""
+    """Return the properties of exact numbers as texts; with known digits, only NaN matters."""
     if told != ANY_DECIMAL:
         return Seen(Kind.INEXACT if "NaN" in values else Kind.DECIMAL)
     texts = list(filter(None, values))
@@ -143,7 +142,7 @@ def _one_by_one(values: Iterable[Any], told: str = "") -> EncodedColumn:
 
 
 def _document(value: Any, told: str) -> Any:
-    """Return a nested value so that DuckDB reads it without changing a number."""
+    """Return a nested value in a form that DuckDB reads without changing a number."""
     is_document = told in {"", "JSON"}
     if not (_has_raw(value) or (is_document and _is_marked(value))):
         return value
@@ -176,7 +175,7 @@ def _is_marked(value: Any) -> bool:
 
 
 def _derived(value: Any) -> tuple[Any, Seen]:
-    """Spell a value of a type that is made from one of ours, such as an ``Enum`` of texts."""
+    """Write a value of a derived type, such as an ``Enum`` of texts."""
     if not isinstance(value, float | Decimal) and _is_missing(value):
         return None, Seen()
     for kind, spelled in _SPELL.items():
@@ -186,15 +185,15 @@ def _derived(value: Any) -> tuple[Any, Seen]:
 
 
 def _is_missing(value: Any) -> bool:
-    """Say whether a value stands for none: ``pandas.NaT`` differs from itself, ``pandas.NA`` makes ``<NA>`` of it."""
+    """Whether a value means "missing": ``pandas.NaT`` differs from itself, and ``pandas.NA`` compares to ``<NA>``."""
     try:
         return str(value != value) in {"True", "<NA>"}  # noqa: PLR0124
-    except Exception:  # noqa: BLE001  # of a class of the program's; its type is refused by name
+    except Exception:  # noqa: BLE001  # a user's class; its type is refused by name
         return False
 
 
 def _plain(value: Any) -> Any:
-    """Return an instant or a duration as Python's own: pandas keeps nanoseconds and years that those do not have."""
+    """Return an instant or a duration as Python's own type; refuse pandas' nanoseconds and years outside its range."""
     plain = value
     try:
         if isinstance(value, datetime):
@@ -327,9 +326,9 @@ _SPELL: Mapping[type, Callable[[Any], tuple[Any, Seen]]] = {
     tuple: _nested,
     Mapping: _nested,
 }
-"""In this order: a boolean is an integer too, and an instant a date."""
+"""The order matters: a boolean is an integer too, and an instant a date."""
 
 
 def refuse_value(column: str, row: int, what: str) -> Rejected:
-    """Return the error for a value that has no spelling."""
+    """Return the error of a value without a JSON form."""
     return Rejected("row_value", f"row {row}, column {column}: {what} has no place in a report", column=column, row=row)

@@ -1,4 +1,4 @@
-"""The listeners of one process: they claim parts, and hold the claims. What fetches a part is in :mod:`.run`.
+"""The listeners of one process: they claim parts and hold the claims. :mod:`.run` fetches a part.
 
 ::
 
@@ -6,12 +6,12 @@
                       │ failed: due again after 1, 5, 25 s …, or failed for good
                       └ cancelled, or its session lost: due again
 
-A part is claimed when its announcement comes; without one, when it is due. While it runs, the ledger is written every
-second how many rows it has, and says whether the claim is still held.
+A part is claimed when its announcement arrives, or when it is due. Every second, the listener writes the row counts of
+running parts to the ledger, which also shows whether the claims are still held.
 
-Announcements come over the broadcast exchange, into one queue per listener of this process. An announcement names a
-report; whether its part is still to be fetched, the ledger says. So it is acknowledged as soon as the ledger was asked,
-and one that is lost, comes twice or late costs no more than a query. One that cannot be read is dead-lettered.
+Announcements arrive over the broadcast exchange, in one queue per listener of this process. The ledger decides whether
+a part is still to be fetched, so an announcement is acknowledged as soon as the ledger is read, and a lost, repeated or
+late one costs no more than a query. An unreadable one is dead-lettered.
 """
 
 import asyncio
@@ -40,24 +40,22 @@ from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 RENEW_S = 60.0
 OTHERS_LOOK_S = 1.0
-"""Between two searches for last slots that find none: each reads past all that waits of types with parts here."""
+"""Between two searches for last slots that find none: each reads past all waiting parts of types with parts here."""
 
 _log = structlog.get_logger("tickwright.reports")
 
 
 class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
-    """A :class:`tickwright.ports.service.Service`.
+    """A :class:`tickwright.ports.service.Service`; rows are spooled in ``folder``.
 
     Args:
-        fetcher: What this process can fetch.
-        folder: Where rows are spooled.
-        at_once: Parts at a time of one function or one source in this process, 1 to 100. There is one more, for a type
-            that has none; but a source has no more than it takes queries, and its last one is for such a type.
+        at_once: Parts at a time of one function or source in this process, 1 to 100. There is one more slot, for a type
+            that has none. But a source has no more slots than it takes queries, and its last one is for such a type.
 
     Invariants:
-        RPL-1: nothing is fetched without a claim, and counts only under that claim.
-        RPL-2: a part whose claim is lost is cancelled within two seconds of the loss being known.
-        RPL-3: parts of one type, however long they take, keep no other type from their function or source, unless that
+        RPL-1: nothing is fetched without a claim, and a part counts only under its claim.
+        RPL-2: a part whose claim is lost is cancelled within two seconds after the loss is detected.
+        RPL-3: parts of one type, however long they take, block no other type from their function or source, unless that
             takes one query at a time.
         RPL-4: no more parts of a source are claimed than it takes queries.
     """
@@ -92,7 +90,7 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
     # ------------------------------------------------------------------ claiming
 
     async def _look(self) -> float:
-        """Claim what is due; return after how many seconds to look again."""
+        """Claim due parts; return the seconds until the next search."""
         if not self._session.holds():
             return AWAY_S
         rooms = self._rooms()
@@ -108,7 +106,7 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
         return min(max(next_s, 0.0), look_s)
 
     async def _look_for_others(self) -> float:
-        """Fill last slots; return after how many seconds to look again."""
+        """Fill last slots; return the seconds until the next search."""
         if not self._last_slots():
             return self._look_s
         wait_s = self._others_at_s - monotonic()
@@ -120,17 +118,17 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
         return min(OTHERS_LOOK_S, self._look_s)
 
     async def claim_announced(self, report_id: int, listener: str) -> None:
-        """Claim a part that was announced, if it is still due and there is room.
+        """Claim an announced part if it is still open and there is room.
 
         Raises:
             One of ``UNAVAILABLE``: The ledger was not read. Retry the message.
         """
         if self.stopping.is_set() or not self._session.holds():
-            return  # due by itself soon
+            return  # it is due soon without an announcement
         await self._claim(last=True, announced=(report_id, listener))
 
     def _left(self) -> Iterator[tuple[str, int, bool]]:
-        """Give each function and source, its slots left for any type, and whether only the last one is left."""
+        """Yield each function and source, its free slots for any type, and whether only the last slot is free."""
         taken = Counter(part.claim.served_by for part in self._held.values())
         for name, limit in self._fetcher.limits().items():
             most = self._at_once if limit is None else min(self._at_once, max(limit - 1, 1))
@@ -143,7 +141,7 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
         return {name: 1 for name, _, is_last in self._left() if is_last}
 
     async def _claim(self, *, last: bool = False, announced: tuple[int, str] | None = None) -> int:
-        """Claim what there is room for; the last slots, too, for types that have no other of the same."""
+        """Claim as many parts as there is room for; with ``last``, also fill last slots, for types that have none."""
         async with self._one_claims, self._gate.claiming() as (owner, number):
             others = self._last_slots() if last else {}
             running = [(part.claim.served_by, part.claim.type) for part in self._held.values()]
@@ -167,12 +165,12 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
     # ------------------------------------------------------------------ keeping
 
     async def _ours(self, held: Mapping[tuple[int, str], RunningPart]) -> Collection[tuple[int, str]]:
-        """Write how many rows each part has; return those that are still claimed here."""
+        """Write the number of rows of each part; return the parts that are still claimed here."""
         rows = {key: (part.claim.fence, part.rows) for key, part in held.items()}
         return await self._parts.keep(rows, self._session.token)
 
     async def _looked(self, held: Sequence[RunningPart]) -> None:
-        """Renew the life of these reports in Redis, each once a minute: it is ten minutes at least."""
+        """Renew the lives of these reports in Redis, each once a minute; a life is ten minutes at least."""
         now_s = monotonic()
         self._renewed_s = {known: at_s for known, at_s in self._renewed_s.items() if now_s - at_s < RENEW_S}
         plans = {(part.claim.key.report_id, part.claim.key.epoch): part.claim.plan for part in held}
@@ -193,11 +191,11 @@ class AnnouncementQueue(TaskQueue, Service, Protocol):
 
 
 class AnnouncementReader(LoopService):
-    """A :class:`tickwright.ports.service.Service`.
+    """A :class:`tickwright.ports.service.Service` that reads announcements.
 
     Args:
-        open_queue: Makes the queue of a listener; it is run and stopped here.
-        declare: Makes the exchanges, and the queues of these listeners, which services read.
+        open_queue: Makes the queue of a listener; the reader runs and stops it.
+        declare: Makes the exchanges, and the queues that services read, by listener.
     """
 
     name = "report-calls"
@@ -222,7 +220,7 @@ class AnnouncementReader(LoopService):
     # ------------------------------------------------------------------ service
 
     async def _work(self) -> None:
-        """Read the queues of listeners; a new listener has its queue read within ten seconds."""
+        """Read the queues of listeners; a new listener's queue is read within ten seconds."""
         try:
             while not self.stopping.is_set():
                 wait_s = await self._look()
@@ -245,7 +243,7 @@ class AnnouncementReader(LoopService):
     # ------------------------------------------------------------------ queues
 
     async def _look(self) -> float:
-        """Open the queues of new listeners; return after how many seconds to look again."""
+        """Open the queues of new listeners; return the seconds until the next search."""
         names = {name.partition(":")[2] for name in self._fetcher.names() if name.startswith("function:")}
         sources = [name.partition(":")[2] for name in self._fetcher.names() if name.startswith("source:")]
         try:
@@ -255,13 +253,13 @@ class AnnouncementReader(LoopService):
         except UNAVAILABLE as error:
             _log.warning("reports.listeners_unavailable", error=repr(error))
             return AWAY_S
-        await self._declare_new(services)  # first: an announcement that finds the exchange finds their queues
+        await self._declare_new(services)  # first: an announcement that finds the exchange must find their queues
         for name in sorted(names - self._queues.keys()):
             self._begin(name)
         return QUEUES_EVERY_S
 
     async def _declare_new(self, services: set[str]) -> None:
-        """Make the queues of new services; a broker that does not answer is asked again later."""
+        """Make the queues of new services; if the broker does not answer, a later round tries again."""
         if self._declared is not None and services <= self._declared:
             return
         try:
@@ -279,7 +277,7 @@ class AnnouncementReader(LoopService):
             task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, name: str, queue: AnnouncementQueue) -> None:
-        """Keep a queue's connection; an unusable queue costs only the messages of its listener."""
+        """Keep a queue connected; an unusable queue affects only its listener's messages."""
         while not self.stopping.is_set():
             try:
                 await queue.run()

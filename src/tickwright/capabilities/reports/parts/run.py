@@ -5,10 +5,9 @@
     rows ──▶ NDJSON file ──stored──▶ marked ──finish──▶ done
       │ the listener raises, or takes too long: due again after 1, 5, 25 s …, or failed for good
 
-A part is fetched by a function that this process's program registered, or by a query on a source that it has: it is
-served by ``function:<name>`` or ``source:<name>``, so a report type that an operator adds needs nothing new in a
-process that has its source. An error of a listener fails its part alone. While the database is unavailable the write of
-a result is repeated for as long as the claim lives.
+A part is served by ``function:<name>``, a function of this process's program, or by ``source:<name>``, a query on one
+of its sources. So a new report type needs nothing new in a process that has its source. An error of a listener fails
+its part alone. While the database is unavailable, the write of a result is repeated for as long as the claim lives.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ class RunningPart(Held[Claim]):
     Attributes:
         rows: Fetched so far.
         ends_s: When its listener has to return, by the monotonic clock; ``None`` while none runs.
-        is_logged: The log names it as stuck.
+        is_logged: Whether the log names it as stuck.
     """
 
     rows: int = 0
@@ -56,14 +55,14 @@ class RunningPart(Held[Claim]):
     is_logged: bool = False
 
     def cancel(self) -> None:
-        """End its task, now."""
+        """Cancel its task now."""
         if self.ends_s is not None:
             self.ends_s = min(self.ends_s, monotonic())
         Held.cancel(self)  # super() does not work in a dataclass with slots
 
     @contextmanager
     def calling(self, allowed_s: float) -> Iterator[None]:
-        """Mark the block as the call of its listener, which may take that long."""
+        """Mark the block as the call of its listener, which may take ``allowed_s``."""
         self.ends_s = monotonic() + allowed_s
         try:
             yield
@@ -71,9 +70,9 @@ class RunningPart(Held[Claim]):
             self.ends_s = None
 
     def is_stuck(self) -> bool:
-        """Whether its listener did not return within two seconds of its end; the log names it once.
+        """Whether its listener is still running two seconds after ``ends_s``; logged once.
 
-        A function may ignore its cancellation. Then it keeps its slot, which only a restart frees.
+        A function may ignore its cancellation. Then it keeps its slot until a restart.
         """
         if self.ends_s is None or monotonic() <= self.ends_s + STUCK_AFTER_S:
             return False
@@ -83,7 +82,7 @@ class RunningPart(Held[Claim]):
         return True
 
     def progress(self, rows: int) -> None:
-        """Note how many rows it has."""
+        """Set the number of fetched rows."""
         self.rows = rows
 
 
@@ -91,37 +90,31 @@ PART_BYTES_MAX = 16 * 1024**3
 
 
 class PartFetcher:
-    """Fetches parts into files.
-
-    Args:
-        functions: Of this process's program.
-        sources: Of its TOML file.
-        bytes_max: Of one part.
-    """
+    """Fetches parts of at most ``bytes_max`` into files, by functions of the program or sources of the TOML file."""
 
     def __init__(self, functions: ListenerRegistry, sources: Sources, *, bytes_max: int = PART_BYTES_MAX) -> None:
         self._functions, self._sources, self._bytes_max = functions, sources, bytes_max
 
     def names(self) -> list[str]:
-        """Return what this process serves, as the ledger calls it."""
+        """Return what this process serves, by the ledger's names."""
         return [*self.limits()]
 
     def limits(self) -> dict[str, int | None]:
-        """Return the same, and how many parts at once each can fetch, where that is bounded."""
+        """Return the names, each with its maximum of parts at once, or ``None`` if unlimited."""
         functions: dict[str, int | None] = {f"function:{one.name}": None for one in self._functions.all()}
         return functions | {f"source:{name}": self._sources.connections_max(name) for name in self._sources.names()}
 
     def mask(self, text: str) -> str:
-        """Return an error text of a listener without passwords in addresses and secrets of sources."""
+        """Return a listener's error text with passwords in addresses and secrets of sources masked."""
         return redact_text(self._sources.mask(text))
 
     async def fetch(self, claim: Claim, path: Path, progress: Callable[[int], None]) -> PartFacts:
         """Write the rows of a part into a new file.
 
         Raises:
-            Rejected: The function, the query or its rows are wrong. Permanent.
-            Unavailable: The source does not answer, or there is no room. Retry.
-            Exception: What a function raises. Retry.
+            Rejected: The function, the query or its rows are invalid. Permanent.
+            Unavailable: The source does not answer, or the disk is full. Retry.
+            Exception: An error of a function. Retry.
         """
         listener = claim.listener
         if listener.kind == "sql":
@@ -168,12 +161,7 @@ RETRY_CAP_S = 300.0
 
 
 class PartRuns:
-    """Carries claimed parts out, any number at a time.
-
-    Args:
-        fetcher: What this process can fetch.
-        folder: Where rows are spooled; nothing of a part stays there.
-    """
+    """Runs claimed parts, any number at a time; removes their files from ``folder``."""
 
     def __init__(
         self,
@@ -203,7 +191,7 @@ class PartRuns:
             await self._probe.reached("reports.part_fetched", key=claim.key, facts=facts)
             stored = await self._storage.put(claim.key, path, facts, plan=claim.plan)
             return "late" if stored is None else await self._finish(part, stored)
-        except BaseException as error:  # what a function raises fails its part, not the others and not the process
+        except BaseException as error:  # a function's error fails its part, not the others and not the process
             if ends_task(error):
                 raise
             await take_cancels_back()
@@ -229,7 +217,7 @@ class PartRuns:
                 raise
 
     async def _finish(self, part: RunningPart, stored: StoredPart) -> str:
-        """Write that it is done. A lost answer may have been a yes: then nothing is removed."""
+        """Write the result. If an answer was lost, the write may have succeeded, so nothing is removed."""
         writes = 0
 
         async def write() -> bool:

@@ -1,12 +1,10 @@
-"""A part's rows become one NDJSON file: a line for each row, its columns in one order, counted and hashed on the way.
+"""Write a part's rows into one NDJSON file: a line per row, columns in a fixed order, counted and hashed.
 
-Rows come from a source, from a program's function, or over HTTP as NDJSON; the file does not tell which. Encoding and
-writing run in a thread, one piece behind the reading, in pieces small enough that no other thread waits long for the
-interpreter. Only whole files are left: after any error the file is removed.
+Rows come from a source, from a program's function, or over HTTP as NDJSON; the file is the same. A thread encodes and
+writes one piece behind the reading. Pieces are small, so that no other thread waits long for the interpreter.
 
-NDJSON over HTTP is read strictly, an object in each line, and an error names the line. What two parsers could read
-differently is refused, see :mod:`tickwright.domain.strict_json`. A number with more digits than a float holds stays
-exact, as a decimal.
+NDJSON over HTTP is read strictly, see :mod:`tickwright.domain.strict_json`: what two parsers could read differently is
+refused with its line. A number with more digits than a float holds becomes an exact decimal.
 """
 
 import asyncio
@@ -47,25 +45,25 @@ async def write_part(
     progress: Progress | None = None,
     bytes_max: int = BYTES_MAX,
 ) -> PartFacts:
-    """Write all rows into a new file at ``path`` and return what it is.
+    """Write all rows into a new file at ``path`` and return its facts.
 
     Args:
-        rows: Of a source, or mappings with the same keys in each; their values are what Python and JSON have, decimals,
+        rows: Of a source, or mappings with the same keys in each. Values are Python's and JSON's types, decimals,
             dates, instants, intervals, UUIDs and bytes.
-        path: Of a file that is not there.
-        declared: Types by column; they outrank what is told or found. Of a part without rows nothing else is known.
-        progress: Is told now and then how many rows there are; called on the event loop.
+        path: Of a new file.
+        declared: Types by column, which override all others; the only types of a part without rows.
+        progress: Called now and then on the event loop with the number of rows.
         bytes_max: Of the file.
 
     Raises:
         Rejected: ``row_columns_differ``, ``row_value``, ``duplicate_column``, ``invalid_column``,
-            ``invalid_column_type``, ``too_many_columns``, ``part_too_large``, ``row_too_large``, and what reading them
-            raises. Permanent.
-        Unavailable: ``no_space``, ``disk_failed``, and what reading them raises. Retry.
+            ``invalid_column_type``, ``too_many_columns``, ``part_too_large``, ``row_too_large``, and errors of reading
+            the rows. Permanent.
+        Unavailable: ``no_space``, ``disk_failed``, and errors of reading the rows. Retry.
 
     Invariants:
-        SPL-1: DuckDB reads every value back exactly, with the columns of the answer.
-        SPL-2: the file is whole when this returns, and not there when it raises.
+        SPL-1: with the returned columns, DuckDB reads every value back exactly.
+        SPL-2: the file is whole when this returns, and does not exist when it raises.
     """
     types = {name: check_type(kind) for name, kind in declared.items()}
     told = getattr(rows, "columns", None)
@@ -93,11 +91,10 @@ async def write_ndjson(
     progress: Progress | None = None,
     bytes_max: int = BYTES_MAX,
 ) -> PartFacts:
-    """Write rows that a stranger sends as NDJSON; everything else as :func:`write_part`.
+    """Write untrusted rows in NDJSON; everything else as :func:`write_part`.
 
     Raises:
-        Rejected: What :func:`tickwright.capabilities.reports.parts.spool.rows_of` says of a line, and what
-            :func:`write_part` says of a row, which is a line as well. Permanent.
+        Rejected: The errors of :func:`rows_of` for a line, and of :func:`write_part` for a row (a line). Permanent.
     """
     return await write_part(rows_of(stream), path, declared=declared, progress=progress, bytes_max=bytes_max)
 
@@ -113,7 +110,7 @@ async def _of_source(rows: Rows, columns: Sequence[Column]) -> AsyncIterator[Pie
 
 
 async def _of_mappings(rows: AsyncIterable[Mapping[str, Any]], declared: Mapping[str, str]) -> AsyncIterator[Piece]:
-    """Gather mappings into pieces; the first one says which columns there are."""
+    """Collect mappings into pieces; the first row determines the columns."""
     columns = tuple(Column(name, "") for name in declared)
     names: list[str] | None = None
     gathered: list[Sequence[Any]] = []
@@ -139,7 +136,7 @@ async def _of_mappings(rows: AsyncIterable[Mapping[str, Any]], declared: Mapping
 
 
 def _names_of(row: Mapping[str, Any]) -> list[str]:
-    names = list(row) if isinstance(row, Mapping) else []  # type: ignore[redundant-expr]  # it is a stranger's
+    names = list(row) if isinstance(row, Mapping) else []  # type: ignore[redundant-expr]  # a user may yield anything
     if not names or not all(isinstance(name, str) for name in names):
         raise Rejected("row_value", "row 1: a row is a mapping from the names of its columns to their values", row=1)
     check_count(len(names), 1)
@@ -156,7 +153,7 @@ def _differs(number: int, row: Mapping[str, Any], names: Sequence[str]) -> Rejec
 
 
 class _PartFile:
-    """The file, what was seen of its values, and the one piece that is being written."""
+    """The file, the properties of its values, and the one piece that is being written."""
 
     def __init__(self, path: Path, declared: Mapping[str, str], bytes_max: int) -> None:
         self._path, self._declared, self._bytes_max = path, declared, bytes_max
@@ -170,7 +167,7 @@ class _PartFile:
         self.rows = self._bytes = 0
 
     async def put(self, columns: tuple[Column, ...], rows: Sequence[Sequence[Any]]) -> None:
-        """Take a piece; it is written while the next one is read."""
+        """Start to write a piece, after the piece before is written."""
         await self._written()
         if self._columns is None:
             self._begin(columns)
@@ -187,7 +184,7 @@ class _PartFile:
         return PartFacts(columns, self.rows, self._bytes, self._hash.hexdigest())
 
     async def abandon(self) -> None:
-        """Wait for whoever writes, and remove the file."""
+        """Wait for a running write, and remove the file."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
             self._writing.exception()
@@ -221,7 +218,7 @@ class _PartFile:
             raise _disk(error) from error
 
     def _write_some(self, rows: Sequence[Sequence[Any]], start: int) -> int:
-        """Write as many rows as take a few milliseconds, by what the rows before have taken."""
+        """Write as many rows as take a few milliseconds, estimated from the rows before."""
         some = rows[start : start + self._piece_rows]
         data = self._encode(some)
         self._hash.update(data)
@@ -270,7 +267,7 @@ class _PartFile:
 
 
 def private_file(path: Path, flags: int = os.O_EXCL) -> BinaryIO:
-    """Open a file for rows, which no other user of the machine reads; by default it must not be there yet."""
+    """Open a file for rows that no other user of the machine can read; by default it must not exist."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, PRIVATE_FILE), "wb")
 
 
@@ -287,14 +284,14 @@ _LONG_NUMBER = re.compile(rb"[0-9][0-9.]{15}")
 
 
 async def rows_of(stream: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]:
-    """Give the rows of a stream that is cut anywhere; the last line may lack its line feed.
+    """Yield the rows of a stream of arbitrary chunks; the last line may lack its line feed.
 
     Raises:
         Rejected: ``line_too_long``, ``row_value``: a line is no object; ``invalid_json``, ``duplicate_key``,
             ``non_finite_number``, ``number_out_of_range``, ``too_deep``, ``unsupported_character``; all with ``line``;
             ``too_many_columns`` with ``row``. Permanent.
     """
-    number, kept = 0, bytearray()  # of a line without its end; it grows in place
+    number, kept = 0, bytearray()  # kept: an incomplete line, which grows in place
     async for chunk in stream:
         *lines, rest = chunk.split(b"\n")
         for line in lines:

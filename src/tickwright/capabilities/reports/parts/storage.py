@@ -1,8 +1,9 @@
-"""Where a part's rows are stored until they are merged, and how they are fetched from there.
+"""Store a part's rows until they are merged, and fetch them.
 
-Up to 256 KiB: the Redis hash of the report, else PostgreSQL. More: the object store, with a reference in the hash, so
-that a reader of the hash finds every part there. The hash's mark is written in one step with the data, and the ledger
-after it. When an earlier attempt has written the mark, its rows count, and those of this attempt are removed.
+Up to 256 KiB go into the Redis hash of the report, or into PostgreSQL if Redis is missing or unavailable. Larger parts
+go into the object store, with a reference in the hash for its readers. Data and mark are written to the hash in one
+step, and the ledger after it. If an earlier attempt has written the mark, its rows count, and those of this attempt are
+removed.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from tickwright.ports.reports import PartFacts, PartKey, Put, PutAnswer, SharedP
 INLINE_BYTES_MAX = 256 * 1024
 HASH_TTL = timedelta(minutes=10)
 READ_BYTES = 1024 * 1024
-UPLOADS_MAX = 7  # 63 s of pauses, and the time of seven refusals
+UPLOADS_MAX = 7  # 63 s of pauses, plus the time of seven failed uploads
 
 _Note = tuple[int, int, str, list[tuple[str, str]], Literal["redis", "object"], str | None]
 _decode_note = msgspec.json.Decoder(_Note).decode
@@ -42,20 +43,15 @@ _log = structlog.get_logger("tickwright.reports")
 
 
 class LostPartError(Exception):
-    """The ledger says that a part is stored, and it is not, or its rows have changed."""
+    """The rows of a stored part are missing or have changed."""
 
 
 class PartStorage:
-    """Stores parts and fetches them.
-
-    Args:
-        ledger: Keeps small parts where there is no Redis.
-        shared: ``None`` without Redis.
-        objects: For large parts.
+    """Stores parts and fetches them; ``shared`` is ``None`` without Redis.
 
     Invariants:
-        RPP-1: what is fetched has the checksum that the ledger has, or it is lost.
-        RPP-2: a note in Redis names no object but one of its own part.
+        RPP-1: fetched rows have the checksum in the ledger, or the part is lost.
+        RPP-2: a note in Redis can name only objects of its own part.
     """
 
     def __init__(
@@ -64,11 +60,11 @@ class PartStorage:
         self._ledger, self._shared, self._objects, self._probe = ledger, shared, objects, probe
 
     async def put(self, key: PartKey, path: Path, facts: PartFacts, *, plan: Plan) -> StoredPart | None:
-        """Store the rows in ``path``; ``None`` when the report is over or of a newer epoch.
+        """Store the rows in ``path``; ``None`` if the report is over or of a newer epoch.
 
         Raises:
             Unavailable: The object store does not answer. Retry.
-            Rejected: It refuses. Permanent until an operator acts.
+            Rejected: The object store refuses. Permanent until an operator acts.
         """
         if facts.bytes <= INLINE_BYTES_MAX:
             rows = await asyncio.to_thread(path.read_bytes)
@@ -103,7 +99,7 @@ class PartStorage:
                 return
 
     async def _mark(self, key: PartKey, data: bytes, stored: StoredPart, plan: Plan) -> PutAnswer | None:
-        """Write data and mark into the hash; ``None`` where Redis is unavailable, or has a foreign mark."""
+        """Write data and mark into the hash; ``None`` if Redis is unavailable or has a foreign mark."""
         if self._shared is None:
             return None
         try:
@@ -122,7 +118,7 @@ class PartStorage:
         await self.touch_all({(report_id, epoch): plan})
 
     async def touch_all(self, plans: Mapping[tuple[int, int], Plan]) -> None:
-        """Renew the life of many (report, epoch), all of one life in one call."""
+        """Renew the lives of (report, epoch) pairs, all of equal life in one call."""
         if self._shared is None:
             return
         by_life: defaultdict[timedelta, list[tuple[int, int]]] = defaultdict(list)
@@ -137,7 +133,7 @@ class PartStorage:
 
         Raises:
             LostPartError: They are missing, or have another checksum.
-            Unavailable: Redis, PostgreSQL or the object store. Retry.
+            Unavailable: Redis, PostgreSQL or the object store does not answer. Retry.
         """
         if part.place == "object":
             await self._fetch_object(key, part, path)
@@ -174,7 +170,7 @@ class PartStorage:
             raise LostPartError(f"{key.listener}: its rows are not in the object store any more") from None
 
     async def close(self, report_id: int, status: str, nonce: str) -> None:
-        """Remove the parts of a report that is over; what fails now upkeep does later."""
+        """Remove the parts of a report that is over; retention removes what fails now."""
         if self._shared is not None:
             with suppress(Unavailable):
                 await self._shared.close(report_id, status, nonce=nonce, ttl=HASH_TTL)
@@ -185,12 +181,12 @@ class PartStorage:
             _log.warning("reports.parts_not_deleted", report=report_id, error=error.message)
 
     async def forget(self, stored: StoredPart) -> None:
-        """Remove a part that does not count. What the hash refers to stays: another attempt may have it."""
+        """Remove an uncounted part. With Redis an object stays: another attempt may have found it in the hash."""
         if stored.object_key is not None and self._shared is None:
             await self.drop([stored.object_key])
 
     async def drop(self, keys: list[str]) -> None:
-        """Remove objects that are not needed; one that stays is found by upkeep."""
+        """Delete unneeded objects; retention deletes what remains."""
         try:
             if keys:
                 await self._objects.delete(keys)
@@ -199,7 +195,7 @@ class PartStorage:
 
 
 def _counting(key: PartKey, answer: PutAnswer, ours: StoredPart) -> StoredPart | None:
-    """Return what counts by the hash's answer: ours, or the part that an earlier attempt has marked."""
+    """Return the part that counts by the hash's answer: this one, or the one that an earlier attempt has marked."""
     match answer.put:
         case Put.STORED:
             return ours
@@ -209,7 +205,7 @@ def _counting(key: PartKey, answer: PutAnswer, ours: StoredPart) -> StoredPart |
 
 
 def life(plan: Plan) -> timedelta:
-    """Return how long a hash lives without progress: ten minutes, or two delayed checks."""
+    """Return how long a hash lives without progress: ten minutes, or two delayed checks if longer."""
     return max(HASH_TTL, timedelta(seconds=2 * plan.check_every_s))
 
 
@@ -249,7 +245,7 @@ def _objects_of(key: PartKey) -> str:
 
 
 def _is_of(key: PartKey, place: str, object_key: str | None) -> bool:
-    """Whether rows of this part may be stored there: any program can write a note with any key into Redis."""
+    """Whether this part's rows may be stored there: any program can write a note with any key into Redis."""
     if place == "redis":
         return object_key is None
     begin = _objects_of(key)
@@ -257,7 +253,7 @@ def _is_of(key: PartKey, place: str, object_key: str | None) -> bool:
 
 
 def _noted(key: PartKey, note: str) -> StoredPart | None:
-    """Return what a note says; ``None`` where it is foreign."""
+    """Return the part of a note; ``None`` if it is foreign."""
     try:
         rows, size, checksum, columns, place, object_key = _decode_note(note)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The ledger of parts: which process fetches which part, under which claim, and where its rows are stored."""
+"""The ledger of parts: the process and claim of each part, and the place of its rows."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -22,12 +22,7 @@ _ACTIVE = frozenset({"pending", "querying"})
 
 
 class StoredPart(NamedTuple):
-    """A part whose rows are stored.
-
-    Attributes:
-        place: ``redis``, ``postgres`` or ``object``.
-        data: The rows as NDJSON, for PostgreSQL; ``None`` for the other places.
-    """
+    """Facts and place (``redis``, ``postgres`` or ``object``) of stored rows; for PostgreSQL also ``data`` (NDJSON)."""
 
     facts: PartFacts
     place: str
@@ -74,13 +69,13 @@ class PartsStore:
         announced: tuple[int, str] | None = None,
         number: int = 0,
     ) -> list[Claim]:
-        """Claim what is due, at most as much as there is room for.
+        """Claim due parts, at most as many as there is room for.
 
         Args:
             owner: Token of the session.
             rooms: How many more this process can fetch, by function or source.
-            but: By function or source, types of which nothing is claimed.
-            announced: Only this listener's part of this report, though it may not be due yet.
+            but: Pairs of function or source and type that are not claimed.
+            announced: Claim only this report's part of this listener, due or not yet.
             number: Of the claim; the session may refuse it.
         """
         report_id, listener = announced or (None, None)
@@ -94,7 +89,7 @@ class PartsStore:
         return [_claim(row) for row in rows]
 
     async def next_in_s(self, served_by: Sequence[str]) -> float | None:
-        """Return in how many seconds a part is due; ``None`` when none is."""
+        """Return in how many seconds a part is due; ``None`` if none is."""
         found: float | None = await self._pool.fetchval(SQL["next_part_in"], [*served_by])
         return found
 
@@ -111,7 +106,7 @@ class PartsStore:
         return {(row["report_id"], row["listener"]) for row in rows}
 
     async def finish(self, claim: Claim, owner: int, stored: StoredPart) -> bool:
-        """Write that a part is done; false where the claim was lost."""
+        """Write that a part is done; false if the claim was lost."""
         async with self._pool.acquire() as connection, connection.transaction():
             if not await self._lock(connection, claim.key):
                 return False
@@ -124,7 +119,7 @@ class PartsStore:
         return True
 
     async def deliver(self, key: PartKey, stage: int, began_at: datetime, stored: StoredPart, caller: Caller) -> bool:
-        """Write that a service has delivered its part, and the caller; false where it was no longer expected."""
+        """Write a service's delivery and the audit row; false if the part was no longer expected."""
         async with self._pool.acquire() as connection, connection.transaction():
             if not await self._lock(connection, key):
                 return False
@@ -138,7 +133,7 @@ class PartsStore:
         return True
 
     async def fail(self, claim: Claim, owner: int, error: str, *, again: timedelta | None) -> bool:
-        """Write that an attempt failed: due again after a while, or for good; false where the claim was lost."""
+        """Write that an attempt failed: due again after ``again``, or failed for good; false if the claim was lost."""
         again_s = None if again is None else again.total_seconds()
         async with self._pool.acquire() as connection, connection.transaction():
             if not await self._lock(connection, claim.key):
@@ -151,7 +146,7 @@ class PartsStore:
         return state is not None
 
     async def refuse(self, key: PartKey, stage: int, error: str, caller: Caller) -> bool:
-        """Write that a service cannot deliver its part, and the caller; false where it was no longer expected."""
+        """Write a service's refusal and the audit row; false if the part was no longer expected."""
         async with self._pool.acquire() as connection, connection.transaction():
             if not await self._lock(connection, key):
                 return False
@@ -163,13 +158,13 @@ class PartsStore:
         return found is not None
 
     async def release(self, claim: Claim, owner: int) -> None:
-        """Release a part as if it had not been begun."""
+        """Release a part and uncount its attempt."""
         key = claim.key
         await self._pool.execute(SQL["release_part"], key.report_id, key.listener, claim.fence, owner)
         await self._pool.execute(_RECORDS["notify"])
 
     async def release_unknown(self, connection: Connection, owner: int, known: Mapping[tuple[int, str], int]) -> int:
-        """Release parts that ``owner`` has beside those that are known, by fence: the answer to a claim was lost."""
+        """Release parts that ``owner`` has beyond ``known`` (with fences): the answer to a claim was lost."""
         reports, listeners = [one for one, _ in known], [one for _, one in known]
         returned = await connection.fetchval(SQL["release_unknown_parts"], owner, reports, listeners, [*known.values()])
         if returned:
@@ -177,13 +172,13 @@ class PartsStore:
         return int(returned)
 
     async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
-        """Release what lost sessions held; in the transaction that declares them lost."""
+        """Release the parts and steps of lost sessions, in the transaction that declares them lost."""
         await connection.execute(SQL["reclaim_parts"], [*tokens])
         await connection.execute(_RECORDS["reclaim_steps"], [*tokens])
         await connection.execute(_RECORDS["notify"])
 
     async def data(self, key: PartKey) -> bytes | None:
-        """Return the rows of a part that PostgreSQL stores, as NDJSON."""
+        """Return the rows of a part in PostgreSQL, as NDJSON."""
         found = await self._pool.fetchval(SQL["get_data"], key.report_id, key.listener, key.epoch)
         return None if found is None else bytes(found)
 
@@ -199,12 +194,12 @@ class PartsStore:
 
 
 def columns_to_json(columns: Sequence[Column]) -> str:
-    """Return columns as the ledger keeps them: a list of pairs, in their order."""
+    """Return columns as the ledger stores them: a list of pairs, in order."""
     return json.dumps([[column.name, column.type] for column in columns])
 
 
 def columns_from(pairs: Sequence[Sequence[str]]) -> tuple[Column, ...]:
-    """Return columns from the pairs that the ledger has."""
+    """Return columns from the ledger's pairs."""
     return tuple(Column(name, kind) for name, kind in pairs)
 
 

@@ -1,7 +1,7 @@
-"""Conditions of a report: brought into one spelling, checked against the type's parameters, and hashed.
+"""Conditions of a report: normalised, checked against the type's parameters, and hashed.
 
-Two requests that mean the same have the same *query key*, whatever the order of their names, the spelling of their
-numbers or the Unicode form of their texts. A condition that is null counts as one that was not given.
+Two requests with the same meaning have the same *query key*, whatever the order of their names, the form of their
+numbers or the Unicode form of their texts. A null condition counts as not given.
 """
 
 import hashlib
@@ -28,14 +28,11 @@ Read = Callable[[Any], Any]
 
 
 def normalise(conditions: Mapping[str, Any], parameters: Mapping[str, Parameter] | None) -> dict[str, Any]:
-    """Return conditions in the one spelling that they are kept, bound and compared in.
+    """Return conditions in the normal form in which they are stored, bound and compared.
 
-    Names are sorted, texts are in the form NFC, a number that is whole is whole (``1.0`` is ``1``, ``-0`` is ``0``).
-    With ``parameters`` every one of them is there: as given, by its default, or null.
-
-    Args:
-        conditions: JSON values by name.
-        parameters: What may be given; ``None`` takes any, and leaves out what is null.
+    Names are sorted, texts are in NFC, and an integral number is an integer (``1.0`` is ``1``, ``-0`` is ``0``). With
+    ``parameters``, the result has every parameter: as given, with its default, or null. ``None`` allows any condition,
+    and drops nulls.
 
     Raises:
         Rejected: ``invalid_conditions`` with every mistake, 100 at most; ``conditions_too_large``. Permanent.
@@ -66,13 +63,7 @@ def _check_size(conditions: Mapping[str, Any]) -> None:
 
 
 def query_key(kind: str, form: Format, conditions: Mapping[str, Any]) -> str:
-    """Return what makes two requests the same: SHA-256 of type, format and conditions, as 64 hexadecimal digits.
-
-    Args:
-        kind: The report type's name.
-        form: Of the file.
-        conditions: From :func:`normalise`.
-    """
+    """Return the SHA-256 of report type, format and normalised conditions, as 64 hexadecimal digits."""
     return hashlib.sha256(canonical([kind, form, conditions])).hexdigest()
 
 
@@ -82,7 +73,7 @@ def canonical(value: Any) -> bytes:
 
 
 def read_condition(parameter: Parameter, value: Any) -> Any:
-    """Return one value in its spelling.
+    """Return one value in normal form.
 
     Raises:
         Rejected: ``invalid_value`` with the remedy. Permanent.
@@ -91,7 +82,7 @@ def read_condition(parameter: Parameter, value: Any) -> Any:
 
 
 def _plain(conditions: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Return what was given and is not null, by name."""
+    """Return the values that are not null, by name."""
     given: dict[str, Any] = {}
     for name, value in conditions.items():
         try:
@@ -137,7 +128,7 @@ def _bad(remedy: str) -> Rejected:
 
 
 def _value(value: Any, depth: int) -> Any:
-    """Return a JSON value in its one spelling."""
+    """Return a JSON value in normal form."""
     if depth > DEPTH_MAX:
         raise _bad(f"more than {DEPTH_MAX} levels of objects and arrays")
     if value is None or isinstance(value, bool):
@@ -171,7 +162,7 @@ def _text(text: Any) -> str:
 def _number(number: float) -> int | float:
     if not math.isfinite(number):
         raise _bad("NaN and infinities are no JSON numbers")
-    if not INT64_MIN <= number <= INT64_MAX:  # PostgreSQL writes 1e300 out in full, and who reads it has another number
+    if not INT64_MIN <= number <= INT64_MAX:  # PostgreSQL writes 1e300 with all digits, and readers get another number
         raise _bad("a number beyond 64 bits; write it as a text")
     return int(number) if isinstance(number, int) or number.is_integer() else float(number)
 

@@ -1,7 +1,7 @@
-"""Why a report is not finished, or how it ended, with codes; and its parts against time. Pure.
+"""Explain with codes why a report is not finished or how it ended, and build the timeline of its parts. Pure.
 
-The chain goes from how the report ended, or what it waits for now, over what prevents that, to what happens next and
-when; the first reason is the summary.
+The first reason, which is the summary, is the report's end or what it waits for. The obstacles follow, then what
+happens next and when.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +21,9 @@ Facts = Mapping[str, Any]
 
 
 def explain(facts: Facts, parts: Sequence[Facts]) -> Explanation:
-    """Return the chain of reasons for one report.
+    """Return the reasons for one report's state, from the rows of ``explain_report`` and ``explain_parts``.
 
-    Args:
-        facts: The row of the query ``explain_report``; ``now`` is the database's clock.
-        parts: The rows of ``explain_parts``.
+    ``now`` is the database's clock.
     """
     if facts["status"] in OVER:
         reasons = [*_ended(facts), *_failed_parts(parts)]
@@ -166,11 +164,7 @@ Row = Mapping[str, Any]
 
 
 def timeline(parts: Sequence[Row]) -> list[PartView]:
-    """Return the parts as callers see them.
-
-    Args:
-        parts: The rows of the query ``get_parts``; ``now`` is the database's clock.
-    """
+    """Return the rows of ``get_parts`` as views; ``now`` is the database's clock."""
     last: dict[int, datetime] = {}
     for part in parts:
         end = _end(part)

@@ -1,12 +1,12 @@
-"""The announcement of a stage: its message, which only this module writes and reads, and where it is published.
+"""The announcement of a stage: its message, which only this module writes and reads, and its routes.
 
-The message carries what a service in another language needs to deliver its part without a further request. Our own
-listeners take it as a wake-up only: what is to be fetched, and whether it still is, the ledger says. Any program may
-put messages into a queue, so every way in which one can be wrong has a code, under which it is dead-lettered.
+The message carries what a service in another language needs to deliver its part without a further request. For
+Tickwright's own listeners it is only a wake-up notification: the ledger decides what is still to be fetched. Any
+program may put messages into a queue, so every defect has a code, under which the message is dead-lettered.
 
-A stage is announced to every listener over the broadcast exchange, and again to single ones under their own routing
-keys. Without a broker, due parts are claimed from the table at once; with one, after a grace, so that a message that is
-lost, or a broker that is unavailable, costs seconds.
+A stage is announced to every listener over the broadcast exchange, and again to single listeners by their routing keys.
+Without a broker, due parts are claimed from the table at once; with one, after a grace period, so a lost message or an
+unavailable broker costs seconds.
 """
 
 import json
@@ -36,12 +36,11 @@ TypeName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,49}\Z")]
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedStage:
-    """What an announcement says beside its listeners.
+    """The content of an announcement besides its listeners.
 
     Attributes:
-        stage: From 1 on.
         conditions: Normalised; JSON values by name.
-        feed: Values that the stages before give to the queries of this one, by name.
+        feed: Values from the stages before for the queries of this one, by name.
         deadline_at: After which no part counts.
     """
 
@@ -60,7 +59,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         listeners: Expected in this stage; in a repeated announcement those that are still missing.
-        feed: ``None`` where it was too large: fetch it, ``GET /v1/reports/{id}/parts/{listener}``.
+        feed: ``None`` if it was too large: fetch it, ``GET /v1/reports/{id}/parts/{listener}``.
         announced: 1 for the first one of a stage; rises with each delayed check.
     """
 
@@ -83,7 +82,7 @@ class _Head(msgspec.Struct):
 
 
 class FutureVersionError(Exception):
-    """A newer release wrote it; a process of that release can read it."""
+    """A message of a newer release, which a process of that release can read."""
 
 
 _head = msgspec.json.Decoder(_Head).decode
@@ -91,13 +90,7 @@ _decode = msgspec.json.Decoder(Announcement).decode
 
 
 def write_announcement(stage: AnnouncedStage, listeners: Sequence[str], announced: int) -> str:
-    """Return the announcement as JSON text.
-
-    Args:
-        stage: Its feed is left out above 64 KiB.
-        listeners: 1 to 100.
-        announced: 1 for the first one of the stage.
-    """
+    """Return the announcement as JSON text; a feed above 64 KiB is left out. ``announced`` is 1 at first."""
     feed = _json(stage.feed)
     large = len(feed.encode()) > FEED_BYTES_MAX
     return _json(
@@ -121,8 +114,8 @@ def read_announcement(body: bytes) -> Announcement:
     """Return the announcement of a message.
 
     Raises:
-        Rejected: It is to be dead-lettered: ``oversize``, ``not_json``, ``unknown_version``,
-            ``invalid_message``. Permanent for this message.
+        Rejected: ``oversize``, ``not_json``, ``unknown_version``, ``invalid_message``: dead-letter the message.
+            Permanent for this message.
         FutureVersionError: Retry elsewhere.
     """
     if len(body) > BODY_BYTES_MAX:
@@ -175,11 +168,11 @@ _RECORDS = load("tickwright.capabilities.reports.sql", "records.sql")
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Destinations of the outbox; ``everyone`` is ``None`` where there is no broker.
+    """Destinations in the outbox; ``everyone`` is ``None`` without a broker.
 
     Attributes:
         everyone: Such as ``amqp:tickwright.reports/``.
-        exchange: Whose routing keys are the listeners' names, such as ``tickwright.reports.listeners``.
+        exchange: Its routing keys are the listeners' names, such as ``tickwright.reports.listeners``.
     """
 
     everyone: str | None = None
@@ -187,23 +180,23 @@ class Routes:
 
     @property
     def grace_s(self) -> float:
-        """After how long an announced part may be claimed without its announcement."""
+        """How long an announced part is reserved for its announcement."""
         return 0.0 if self.everyone is None else GRACE_S
 
     def single(self, listener: str) -> str:
-        """Return the destination of ``listener`` alone."""
+        """Return the destination of one listener."""
         return f"amqp:{self.exchange}/{listener}"
 
 
 def served_by(kind: str, listener: str, source: str | None) -> str:
-    """Return what serves a part: the function or service of that name, or the source."""
+    """Return what serves a part: its function or service, or its source."""
     if kind == "sql":
         return f"source:{source}"
     return f"{kind}:{listener}"
 
 
 async def announce_stage(connection: Connection, routes: Routes, stage: AnnouncedStage, plan: Plan) -> None:
-    """Announce a stage to every listener that has a part in it, after the commit of the caller's transaction."""
+    """Announce a stage to all of its listeners, after the commit of the caller's transaction."""
     if routes.everyone is not None:
         names = tuple(one.name for one in plan.listeners if one.stage == stage.stage)
         key, message = f"report/{stage.report_id}", write_announcement(stage, names, 1)

@@ -1,7 +1,7 @@
-"""Reports as their users see them: requested, read, listed, cancelled. Their steps are the supervisors' work.
+"""Requests, reads, lists and cancellation of reports. The supervisor runs their steps.
 
-An answer comes at once and is the record. One report is under way per requester and query key, and an equal request
-gets the first one's record. Nothing here waits for a part or for a file.
+The answer to a request is the record, at once. A requester has one report under way per query key; an equal request
+gets the record of the first. No operation waits for a part or a file.
 """
 
 import json
@@ -36,7 +36,7 @@ CREATE_TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewReport:
-    """A checked request. ``plan`` has the request's own format in it."""
+    """A checked request. ``plan`` contains the request's own format."""
 
     type: str
     query_key: str
@@ -49,17 +49,17 @@ class NewReport:
 
 
 class Created(NamedTuple):
-    """The record that answers a request; ``created`` is false where an equal one was under way."""
+    """The record that answers a request; ``created`` is false if an equal one was under way."""
 
     id: int
     created: bool
 
 
 async def create_record(connection: Connection, routes: Routes, new: NewReport) -> Created:
-    """Make a record with its parts and announce it, in the caller's transaction, or find the equal one under way.
+    """Create a record with its parts and announce it, in the caller's transaction, or return the equal one under way.
 
     Raises:
-        Contended: ``report_in_flight``: equal ones begin and end all the time. Retry.
+        Contended: ``report_in_flight``: equal reports begin and end in each try. Retry.
 
     Invariants:
         RRC-1: one report under way per requester and query key.
@@ -103,14 +103,7 @@ SNAPSHOT = "repeatable_read"
 
 
 class Records:
-    """Everything that users do with records but list them.
-
-    Args:
-        store: Makes and ends records.
-        types: The report types that can be requested.
-        storage: Of parts, which are removed with a cancelled report.
-        objects: Where files are stored.
-    """
+    """Operations on records, except lists. A cancelled report's parts are removed from ``storage``."""
 
     def __init__(
         self, pool: Pool, store: RecordsStore, types: ReportTypes, storage: PartStorage, objects: ObjectStore
@@ -120,14 +113,10 @@ class Records:
     # ------------------------------------------------------------------ requests
 
     async def request(self, body: ReportRequestBody, caller: Caller) -> RequestedReport:
-        """Request a report.
-
-        Args:
-            body: The request.
-            caller: The requester, where the body names none.
+        """Request a report; the requester is the ``caller``, if the body names none.
 
         Returns:
-            The record; ``created`` is false where an equal one is under way, or a finished one is young enough.
+            The record; ``created`` is false if an equal one is under way, or a finished one is recent enough.
 
         Raises:
             Rejected: ``unknown_report_type``, ``invalid_conditions`` with every mistake, ``conditions_too_large``,
@@ -167,7 +156,7 @@ class Records:
         )
 
     async def create(self, connection: Connection, new: NewReport) -> Created:
-        """Create a checked report in the caller's transaction, or find the equal one under way.
+        """Create a checked report in the caller's transaction, or return the equal one under way.
 
         Raises:
             Contended: ``report_in_flight``. Retry.
@@ -175,7 +164,7 @@ class Records:
         return await create_record(connection, self._store.routes, new)
 
     async def _recent(self, new: NewReport, max_age: str | None) -> int | None:
-        """Return the finished report that is young enough to answer the request, if its file is there."""
+        """Return the finished report that is recent enough to answer the request, if its file exists."""
         if max_age is None:
             return None
         age = parse_duration(max_age, field="max_age")
@@ -186,7 +175,7 @@ class Records:
             return None
         try:
             size = await self._objects.size(row["file_key"])
-        except TickwrightError:  # unknown: a new one is never wrong
+        except TickwrightError:  # unknown: a new report is never wrong
             return None
         return row["id"] if size == row["bytes"] else None
 
@@ -219,11 +208,10 @@ class Records:
     # ------------------------------------------------------------------ cancelling
 
     async def cancel(self, report_id: int, *, caller: Caller) -> ReportView:
-        """End a report without a file; every claim on it is lost. Twice is harmless.
+        """End a report without a file; every claim on it is lost. May be called twice.
 
         Raises:
-            Rejected: ``report_not_found`` (404); ``report_over`` (409) with its status, it has ended by itself.
-                Permanent.
+            Rejected: ``report_not_found`` (404); ``report_over`` (409) with its status. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             before = await _row(connection, report_id)
@@ -248,23 +236,18 @@ async def _row(connection: Connection, report_id: int) -> Any:
 
 
 def not_found(report_id: int) -> Rejected:
-    """Return the error of a report that is not there."""
+    """Return the error of a missing report."""
     return Rejected("report_not_found", f"there is no report {report_id}", status=404)
 
 
-# ---------------------------------------------------------------------- download centre
+# ---------------------------------------------------------------------- lists
 
 SCANNED_MAX = 5_000
-"""Reports that a page reads, when it filters by more than the requester."""
+"""Reports that a page reads if it filters by more than the requester."""
 
 
 class ReportQuery(msgspec.Struct, frozen=True):
-    """A query for a page of reports.
-
-    Attributes:
-        statuses: Empty is all.
-        limit: 1 to 200.
-    """
+    """A query for a page of 1 to 200 reports; empty ``statuses`` means all."""
 
     requester: str | None = None
     department: str | None = None
@@ -283,8 +266,8 @@ class RecordsList:
     async def page(self, query: ReportQuery) -> Page[ReportView]:
         """Return one page of reports, newest first.
 
-        With a filter beside the requester a page may hold fewer than its limit, or none, and still have a next one:
-        it reads 5,000 reports.
+        With a filter besides the requester it reads 5,000 reports, so it may hold few or none and still have a next
+        page.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.

@@ -1,4 +1,4 @@
-"""The records of reports under way: stepped under a claim, and ended. Every write of a step carries its fence."""
+"""The records of open reports: their steps under a claim, and their end. Every write of a step carries its fence."""
 
 import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ SQL = load("tickwright.capabilities.reports.sql", "records.sql")
 
 @dataclass(frozen=True, slots=True)
 class FinishedFile:
-    """A file that is whole and uploaded."""
+    """A whole, uploaded file."""
 
     address: str
     key: str
@@ -46,21 +46,21 @@ class RecordsStore:
     async def claim(
         self, owner: int, limit: int, *, number: int = 0, merging: Sequence[str] = (), slots: int = 1
     ) -> list[Record]:
-        """Claim the steps that are due and not owned; the session may refuse a claim of that ``number``.
+        """Claim due steps without an owner; the session may refuse a claim of that ``number``.
 
-        Of those whose parts wait for a merge slot it claims one at the most: ``slots`` are left beside those that the
-        types ``merging`` have, and the last one is for a type that has none.
+        Claim at most one step that waits for a merge slot: ``slots`` are free besides those of the types ``merging``,
+        and the last one is for a type that has none.
         """
         rows = await self._pool.fetch(SQL["claim_steps"], owner, limit, number, [*merging], slots)
         return [_record(row) for row in rows]
 
     async def next_in_s(self) -> float | None:
-        """Return in how many seconds a step is due; ``None`` when none is."""
+        """Return in how many seconds a step is due; ``None`` if none is."""
         found: float | None = await self._pool.fetchval(SQL["next_step_in"])
         return found
 
     async def release_unknown(self, connection: Connection, owner: int, known: Collection[tuple[int, int]]) -> int:
-        """Release steps that ``owner`` has beside those that are known, by report and fence: an answer was lost."""
+        """Release steps that ``owner`` has beyond ``known``, by report and fence: the answer to a claim was lost."""
         return int(await connection.fetchval(SQL["release_unknown_steps"], owner, *_arrays(known)))
 
     async def held(self, steps: Collection[tuple[int, int]], owner: int) -> set[tuple[int, int]]:
@@ -99,7 +99,7 @@ class RecordsStore:
             await connection.execute(SQL["notify"])
 
     async def next_stage(self, record: Record, owner: int, feed: Mapping[str, Any]) -> bool:
-        """Begin the next stage with ``feed`` for its queries; false where the step was lost."""
+        """Begin the next stage with ``feed`` for its queries; false if the step was lost."""
         every_s = float(record.plan.check_every_s)
         async with self._step(SQL["next_stage"], record, owner, json.dumps(feed), every_s) as connection:
             if connection is None:
@@ -110,18 +110,18 @@ class RecordsStore:
         return True
 
     async def begin_merge(self, record: Record, owner: int) -> bool:
-        """Write that the merge begins, and drop the open parts; false where the step was lost."""
+        """Write that the merge begins, and drop open parts; false if the step was lost."""
         async with self._step(SQL["begin_merge"], record, owner, record.epoch) as connection:
             if connection is not None:
                 await connection.execute(SQL["drop_open_parts"], record.id)
             return connection is not None
 
     async def begin_try(self, record: Record, owner: int) -> bool:
-        """Count a try of a step that merges; false where the step was lost."""
+        """Count a try of a step that merges; false if the step was lost."""
         return await self._pool.fetchval(SQL["begin_try"], record.id, record.fence, owner) is not None
 
     async def finish(self, record: Record, owner: int, file: FinishedFile) -> bool:
-        """Write that the report has its file; false where the step was lost: then no record names the file."""
+        """Write that the report has its file; false if the step was lost: then no record names the file."""
         facts = file.facts
         async with self._step(
             SQL["finish_report"], record, owner, record.epoch, file.address, file.key, facts.rows, facts.bytes,
@@ -132,7 +132,7 @@ class RecordsStore:
             return connection is not None
 
     async def fail(self, record: Record, owner: int, code: str, text: str, manifest: Mapping[str, Any]) -> bool:
-        """End the report without a file, with a reason; false where the step was lost."""
+        """End the report without a file, with a reason; false if the step was lost."""
         found = json.dumps(manifest)
         async with self._step(SQL["fail_report"], record, owner, code, storable(text)[:1000], found) as connection:
             if connection is not None:
@@ -140,7 +140,7 @@ class RecordsStore:
             return connection is not None
 
     async def restart(self, record: Record, owner: int) -> bool:
-        """Fetch all parts again under the next epoch; false where the step was lost."""
+        """Fetch all parts again under the next epoch; false if the step was lost."""
         every_s = float(record.plan.check_every_s)
         async with self._step(SQL["restart_report"], record, owner, every_s) as connection:
             if connection is None:
@@ -152,10 +152,10 @@ class RecordsStore:
             await announce_stage(connection, self.routes, stage, record.plan)
         return True
 
-    # ------------------------------------------------------------------ cancelled
+    # ------------------------------------------------------------------ cancellation
 
     async def cancel(self, connection: Connection, report_id: int) -> bool:
-        """End a report without a file; false where it is over, or there is none."""
+        """End a report without a file; false if it is over or missing."""
         if await connection.fetchval(SQL["cancel_report"], report_id) is None:
             return False
         await self._end(connection, report_id)
@@ -165,7 +165,7 @@ class RecordsStore:
 
     @asynccontextmanager
     async def _step(self, query: str, record: Record, owner: int, *arguments: Any) -> AsyncIterator[Connection | None]:
-        """Open a transaction that begins with a fenced write; ``None`` where the step was lost."""
+        """Open a transaction that begins with a fenced write; yield ``None`` if the step was lost."""
         async with self._pool.acquire() as connection, connection.transaction():
             found = await connection.fetchval(query, record.id, record.fence, owner, *arguments)
             yield None if found is None else connection

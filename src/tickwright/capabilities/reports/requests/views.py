@@ -1,6 +1,6 @@
 """Requests and answers of the REST API and of ``--json``: reports, their files, and parts that services deliver.
 
-What a report type may contain is read in :mod:`tickwright.capabilities.reports.types.schema`.
+:mod:`tickwright.capabilities.reports.types.schema` reads report types.
 """
 
 from datetime import datetime
@@ -17,17 +17,17 @@ Said = Annotated[str, Meta(max_length=100)]
 
 
 class ReportRequestBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A report that somebody wants.
+    """A request for a report.
 
     Attributes:
         type: One of the report types.
         conditions: Values of its parameters, at most 16 KiB.
-        format: ``csv`` or ``parquet``; the type's where it is left out.
-        requester: For whom; the caller's own name where it is left out. A requester has one running report per query.
-        department: Of the requester, to find reports by.
-        source: Who sent the requester to us, in the caller's own words.
-        notify: The receiver that hears of the end; the type's where it is left out.
-        max_age: A finished report of the same requester and query answers as well, if it is not older and has its file.
+        format: ``csv`` or ``parquet``; default: the type's.
+        requester: Default: the caller's name. A requester has one report under way per query.
+        department: Of the requester, to filter reports by.
+        source: The system that sent the requester, as the caller names it.
+        notify: The receiver to notify of the end; default: the type's.
+        max_age: A finished report of the same requester and query answers too, if it is not older and has its file.
     """
 
     type: Name
@@ -41,12 +41,12 @@ class ReportRequestBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class ReportTypeView(msgspec.Struct, kw_only=True):
-    """What can be asked for.
+    """A report type.
 
     Attributes:
-        listeners: Who brings the parts.
-        format: Where the request names none.
-        set_by: ``app`` or ``operator``; a program replaces the first only.
+        listeners: The listeners of its parts.
+        format: Used if the request names none.
+        set_by: ``app`` or ``operator``; a program replaces only ``app``.
     """
 
     name: str
@@ -59,10 +59,10 @@ class ReportTypeView(msgspec.Struct, kw_only=True):
 
 
 class ReportTypeDetail(ReportTypeView, kw_only=True):
-    """One report type.
+    """One report type with its definition.
 
     Attributes:
-        definition: In the words of ``[report_types.NAME]``; what is read from it is the same type again.
+        definition: With the keys of ``[report_types.NAME]``; reading it gives the same type again.
     """
 
     definition: dict[str, Any]
@@ -76,21 +76,21 @@ class StoredReportType(msgspec.Struct):
 
 
 class PartView(msgspec.Struct, kw_only=True):
-    """What became of one listener's part.
+    """The state of one listener's part.
 
     Attributes:
         kind: ``function``, ``sql`` or ``service``.
         required: Without it there is no file.
         state: ``waiting`` for its stage, ``due``, ``running``, ``done``, ``failed`` or ``dropped``.
         rows: So far, while it runs.
-        attempts: That were begun.
-        error: Of the last attempt that failed.
-        asked_at: When its stage began; none while it waits for that.
-        began_at: The last attempt.
-        waited_s: From when it was asked for until that attempt began, or until now.
-        took_s: That attempt, so far while it runs.
-        slowest: Its stage was over, or goes on, because of it: the last one of its stage.
-        worker: Who brings it now.
+        attempts: Started attempts.
+        error: Of the last failed attempt.
+        asked_at: When its stage began; ``null`` while it waits for that.
+        began_at: Start of the last attempt.
+        waited_s: From ``asked_at`` to that attempt, or until now.
+        took_s: Duration of that attempt, so far while it runs.
+        slowest: Whether its stage ended with it, or still waits for it: the last part of the stage.
+        worker: The process that fetches it now.
     """
 
     listener: str
@@ -115,21 +115,21 @@ class ReportView(msgspec.Struct, UserData, kw_only=True):
     """The record of a report.
 
     Attributes:
-        source: Who sent the requester to us, in the caller's own words.
-        query_key: Equal for requests that mean the same: type, format and conditions.
+        source: The system that sent the requester, as the caller names it.
+        query_key: Equal for requests with the same type, format and conditions.
         status: ``pending``, ``querying``, ``merging``, ``finished``, ``failed`` or ``cancelled``.
         format: Of the file.
-        stage: That is under way, or was the last one.
-        stages: How many there are.
+        stage: The current or last stage.
+        stages: Number of stages.
         parts_done: Of all stages.
-        parts_expected: The same.
-        checks: How often the delayed check has looked, in this stage.
-        restarts: How often all parts were asked again because some were lost.
+        parts_expected: Of all stages.
+        checks: Delayed checks of this stage so far.
+        restarts: How often all parts were fetched again because some were lost.
         file_address: Where the file is in the object store.
-        file: Where to fetch it: a path of this API; none until there is a file, and none after it was removed.
+        file: Where to fetch it: a path of this API; ``null`` before there is a file and after it was removed.
         rows: Of the file, without the header.
         checksum: SHA-256 of the file, hexadecimal.
-        error: Why there is no file, in words.
+        error: Why there is no file, as text.
         file_expires_at: When the file is removed.
     """
 
@@ -171,7 +171,7 @@ class ReportDetail(ReportView, kw_only=True):
 
     Attributes:
         parts: By stage and name.
-        manifest: What the file was made of, part by part, and what is missing.
+        manifest: The parts of the file, and what is missing.
     """
 
     parts: list[PartView]
@@ -179,7 +179,7 @@ class ReportDetail(ReportView, kw_only=True):
 
 
 class RequestedReport(ReportView, kw_only=True):
-    """The record that answers a request; ``created`` is false where an equal one had been asked for already."""
+    """The record that answers a request; ``created`` is false if an equal report already existed."""
 
     created: bool
 
@@ -188,12 +188,12 @@ class RequestedReport(ReportView, kw_only=True):
 
 
 class ReportFile(msgspec.Struct, Link, kw_only=True):
-    """Where a report's file can be fetched, by anybody who has the link.
+    """A link to a report's file; anyone with the link can fetch the file.
 
     Attributes:
         url: Of the object store, or a path of this API (it begins with a slash) that needs no key.
-        expires_at: When the link ends.
-        name: What the file should be saved as.
+        expires_at: When the link expires.
+        name: The name to save the file under.
         rows: Of the file, without the header.
         checksum: SHA-256 of the file, hexadecimal.
     """
@@ -208,16 +208,16 @@ class ReportFile(msgspec.Struct, Link, kw_only=True):
 
 
 class ServicePart(msgspec.Struct, kw_only=True):
-    """What a service needs to bring its part.
+    """The data that a service needs to fetch its part.
 
     Attributes:
-        epoch: Rises when parts were lost and all are asked again; a delivery names it.
+        epoch: Rises when parts were lost and all are fetched again; a delivery names it.
         state: ``waiting`` for its stage, ``due``, ``done``, ``failed`` or ``dropped``.
-        conditions: As they were given, checked, with their defaults.
-        feed: What the stages before gave to this one's queries.
+        conditions: Of the request, checked, with defaults.
+        feed: Values from the stages before, for this stage's queries.
         columns: Types by name, as the report type declares them.
         deadline_at: When the report fails.
-        now: The database's clock, as everything here is.
+        now: The database's clock, which all times here use.
     """
 
     report_id: int
@@ -237,11 +237,11 @@ class ServicePart(msgspec.Struct, kw_only=True):
 
 
 class DeliveredPart(msgspec.Struct, kw_only=True):
-    """What a delivery came to.
+    """The result of a delivery.
 
     Attributes:
-        already: Another delivery came first, and its rows count; these are its figures.
-        checksum: SHA-256 of the rows as they are kept, hexadecimal.
+        already: Another delivery was first and its rows count; these are its figures.
+        checksum: SHA-256 of the stored rows, hexadecimal.
     """
 
     report_id: int
@@ -254,11 +254,11 @@ class DeliveredPart(msgspec.Struct, kw_only=True):
 
 
 class PartRefusal(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A service says that it cannot bring its part, for good.
+    """A service's final refusal to deliver its part.
 
     Attributes:
-        epoch: As the service was asked.
-        error: Why, for people.
+        epoch: Of the announcement.
+        error: The reason, for people.
     """
 
     epoch: Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -266,7 +266,7 @@ class PartRefusal(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RefusedPart(msgspec.Struct, kw_only=True):
-    """What a refusal came to; ``already`` where it had been said before."""
+    """The result of a refusal; ``already`` if the part was refused before."""
 
     report_id: int
     listener: str

@@ -1,8 +1,8 @@
 """The REST routes of reports: records, files, parts that services deliver, and report types.
 
-A file is answered whole, or the one part that ``Range`` names, in constant memory. Its first piece is read before the
-answer begins, so that a store that does not answer is a problem document and no broken file. An answer that gets fewer
-or more bytes than it promised is broken off, so that no client takes it for whole.
+A file is sent whole, or the one range that ``Range`` names, in constant memory. Its first piece is read before the
+response begins, so that an unavailable store gives a problem document, not a broken file. A response with fewer or more
+bytes than promised is aborted.
 """
 
 import re
@@ -52,10 +52,10 @@ class Span(NamedTuple):
 
 
 def span_of(header: str | None, size_bytes: int) -> Span | None:
-    """Return what a ``Range`` header asks for; ``None`` for the whole: there is none, or it is not one span of bytes.
+    """Return the span of a ``Range`` header; ``None``, which means the whole file, unless it is one span of bytes.
 
     Raises:
-        Rejected: ``range_not_satisfiable`` (416): it lies behind the end. Permanent.
+        Rejected: ``range_not_satisfiable`` (416): it begins after the end. Permanent.
     """
     found = None if header is None else _RANGE.fullmatch(header.replace(" ", ""))
     if found is None or not (found["first"] or found["last"]):
@@ -78,16 +78,13 @@ def span_of(header: str | None, size_bytes: int) -> Span | None:
 
 
 async def file_answer(file: OpenFile, wanted: str | None, only_if: str | None) -> Response:
-    """Return the answer with a file.
+    """Return the response with a file; it closes the file.
 
-    Args:
-        file: Read from the first byte that is wanted, and closed with the answer.
-        wanted: The header ``Range``.
-        only_if: The header ``If-Range``: the part, if the file is that one; else the whole.
+    If the header ``If-Range`` (``only_if``) names another file, the header ``Range`` (``wanted``) is ignored.
 
     Raises:
         Rejected: ``range_not_satisfiable`` (416). Permanent.
-        Unavailable: ``object_missing``, ``object_store_unavailable``: the store does not give the first bytes. Retry.
+        Unavailable: ``object_missing``, ``object_store_unavailable``: the first bytes cannot be read. Retry.
     """
     etag = f'"{file.etag}"'
     part = span_of(wanted if only_if in (None, etag) else None, file.bytes)
@@ -111,7 +108,7 @@ async def file_answer(file: OpenFile, wanted: str | None, only_if: str | None) -
 
 
 async def _exactly(file: OpenFile, span: Span) -> AsyncIterator[bytes]:
-    """Give the bytes of the span, all of them or an error."""
+    """Yield all bytes of the span, or raise."""
     at, pieces = span.first, file.read(span.first)
     try:
         async for piece in pieces:
@@ -122,7 +119,7 @@ async def _exactly(file: OpenFile, span: Span) -> AsyncIterator[bytes]:
             if at >= span.end and at < file.bytes:
                 return
     finally:
-        await pieces.aclose()  # type: ignore[attr-defined]  # stores give generators
+        await pieces.aclose()  # type: ignore[attr-defined]  # stores return generators
     if at != file.bytes:
         raise Unavailable("object_damaged", f"the store gave {at} of {file.bytes} bytes", status=502)
 
@@ -165,21 +162,21 @@ def _requesting(router: APIRouter, service: ReportsService, gate: Gate) -> None:
 
     @router.post("/v1/reports", tags=_TAGS, status_code=201, **asked)
     async def request_report(request: Request, caller: operator) -> Response:
-        """Ask for a report; the answer is its record, at once.
+        """Request a report; the answer is its record, at once.
 
-        Where the same requester has an equal one under way (same type, format and conditions) its record is the answer
-        (200). With `max_age` a finished one that is not older answers as well, if its file is there. Conditions are for
+        If the same requester has an equal report under way (same type, format and conditions), the answer is its record
+        (200). With `max_age`, a finished one that is not older answers too, if its file exists. Conditions are for
         roles that see data of users.
         """
         body = await gate.read(request, ReportRequestBody)
-        if body.conditions:  # the number of its rows answers any question
+        if body.conditions:  # row counts would reveal hidden data
             _check_sees("the conditions of a report are")
         made = await records.request(body, caller)
         return answer(made, 201 if made.created else 200, {"location": f"/v1/reports/{made.id}"})
 
     @router.post("/v1/reports/{report_id}/cancel", tags=_TAGS, **answers(ReportView))
     async def cancel_report(report_id: Id, caller: operator) -> Response:
-        """End a report without a file; what works on it stops. Twice is harmless; 409 where it has ended by itself."""
+        """End a report without a file and stop its work. May be repeated; 409 if it has ended otherwise."""
         return answer(await records.cancel(report_id, caller=caller))
 
 
@@ -195,18 +192,18 @@ def _looking(router: APIRouter, service: ReportsService, gate: Gate) -> None:
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List reports, newest first. A page that filters by more than the requester looks at 5,000 at most."""
+        """List reports, newest first. A page that filters by more than the requester reads at most 5,000."""
         statuses = tuple(sorted(set(status or ())))
         return answer(await service.listing.page(ReportQuery(requester, department, type, statuses, cursor, limit)))
 
     @router.get("/v1/reports/{report_id}", tags=_TAGS, dependencies=viewer, **answers(ReportDetail))
     async def get_report(report_id: Id) -> Response:
-        """Return one report: its record, what became of each part, and what its file was made of."""
+        """Return one report: its record, the state of each part, and the content of its file."""
         return answer(await service.records.get(report_id))
 
     @router.get("/v1/reports/{report_id}/explain", tags=_TAGS, dependencies=viewer, **answers(Explanation))
     async def explain_report(report_id: Id) -> Response:
-        """Say why a report is not finished: whom it waits for, since when, and what happens next."""
+        """Explain why a report is not finished: what it waits for, since when, and what happens next."""
         return answer(await service.records.explain(report_id))
 
 
@@ -218,9 +215,9 @@ def _files(router: APIRouter, service: ReportsService, gate: Gate) -> None:
 
     @router.get("/v1/reports/{report_id}/file", tags=_TAGS, dependencies=viewer, **linked)
     async def report_file(request: Request, report_id: Id) -> Response:
-        """Send the caller to the file: 307 to a signed link of 15 minutes; with `Accept: application/json` the link.
+        """Redirect to the file: 307 to a signed link for 15 minutes; with `Accept: application/json`, return the link.
 
-        409 while there is no file, 410 when it is not kept any more, 502 when the object store has lost it.
+        409 while there is no file, 410 after it has expired, 502 if the object store has lost it.
         """
         _check_sees("a report's file is")
         found = await service.files.link(report_id)
@@ -243,7 +240,7 @@ def _files(router: APIRouter, service: ReportsService, gate: Gate) -> None:
         expires: Annotated[int, Query(ge=0, le=2**40)],
         signature: Annotated[str, Query(pattern="^[0-9a-f]{64}$")],
     ) -> Response:
-        """Return a file to whoever has a link to it; no key is needed. `Range` may name one part of it."""
+        """Return the file of a signed link; no key is needed. `Range` may name one part of it."""
         found = await service.files.open(report_id, expires, signature)
         return await file_answer(found, request.headers.get("range"), request.headers.get("if-range"))
 
@@ -258,7 +255,7 @@ def _check_sees(what: str) -> None:
 
 
 def _wants_json(request: Request) -> bool:
-    """Whether the caller names JSON and no other kind before it."""
+    """Whether the caller accepts JSON first."""
     kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.get("accept", "").split(",")]
     return kinds[0] == "application/json"
 
@@ -277,9 +274,9 @@ def _delivering(router: APIRouter, service: ReportsService, gate: Gate) -> None:
         **answers(ServicePart),
     )
     async def get_part(report_id: Id, listener: ListenerName) -> Response:
-        """Return what a service needs to bring its part: conditions, feed, epoch and deadline.
+        """Return the data that a service needs to fetch its part: conditions, feed, epoch and deadline.
 
-        403 for a role that does not see data of users: a service that was told nothing would bring the wrong rows.
+        403 for a role that does not see data of users: without the conditions, a service would fetch the wrong rows.
         """
         _check_sees("conditions and feed are")
         return answer(await deliveries.get(report_id, listener))
@@ -290,8 +287,8 @@ def _delivering(router: APIRouter, service: ReportsService, gate: Gate) -> None:
     ) -> Response:
         """Deliver a service's part as NDJSON, an object per row; at most 1 GiB.
 
-        The first delivery of an epoch counts; another one is answered with `already` and the first one's figures. A
-        delivery that breaks off leaves nothing.
+        The first delivery of an epoch counts; a later one is answered with `already` and the figures of the first. An
+        interrupted delivery leaves nothing.
         """
         length = request.headers.get("content-length", "")
         said = int(length) if length.isdigit() else None
@@ -305,7 +302,7 @@ def _delivering(router: APIRouter, service: ReportsService, gate: Gate) -> None:
         **takes(PartRefusal),
     )
     async def refuse_part(request: Request, report_id: Id, listener: ListenerName, caller: operator) -> Response:
-        """Say that a service cannot bring its part, for good: a required one fails the report."""
+        """Report that a service cannot deliver its part, for good; if the part is required, the report fails."""
         refusal = await gate.read(request, PartRefusal)
         return answer(await deliveries.refuse(report_id, listener, refusal, caller=caller))
 
@@ -339,18 +336,18 @@ def _types(router: APIRouter, service: ReportsService, gate: Gate) -> None:
 
     @router.get("/v1/report-types/{name}", tags=tags, dependencies=viewer, **answers(ReportTypeDetail))
     async def get_report_type(name: Name) -> Response:
-        """Return one report type; its definition is what a put takes."""
+        """Return one report type; PUT accepts its definition."""
         return answer(await types.get(name))
 
     @router.put("/v1/report-types/{name}", tags=tags, **stored)
     async def put_report_type(request: Request, name: Name, caller: admin) -> Response:
-        """Create a report type, or set it whole; the body is its definition, in the words of `[report_types.NAME]`."""
+        """Create or replace a report type; the body is its definition, with the keys of `[report_types.NAME]`."""
         words: dict[str, Any] = await gate.read(request, dict[str, Any])
         put = await types.put(name, words, caller=caller)
         return answer(put, 201 if put.created else 200)
 
     @router.delete("/v1/report-types/{name}", tags=tags, status_code=204, response_class=Response)
     async def delete_report_type(name: Name, caller: admin) -> Response:
-        """Forget a report type; reports that were asked for go on with the plan that they were made with."""
+        """Delete a report type; existing reports continue with their own plan."""
         await types.delete(name, caller=caller)
         return Response(status_code=204)

@@ -1,12 +1,12 @@
 -- name: report_calls_stuck
--- Live sessions that report calls of listeners which were stopped and did not return. Small: a row per session.
+-- Live sessions with listener calls that were stopped and did not return. Small: a row per session.
 SELECT name || ' #' || id AS subject, jsonb_build_object('count', facts -> 'report_calls_stuck')::text AS facts
   FROM tickwright.workers
  WHERE lost_at IS NULL AND lease_until > clock_timestamp() AND jsonb_typeof(facts -> 'report_calls_stuck') = 'number'
    AND (facts ->> 'report_calls_stuck')::numeric > 0 LIMIT 1000;
 
 -- name: report_failed
--- Types of which reports failed within $1: how many of the last 10,000 that failed, and why the last one did. Index: reports_finished.
+-- Types with failed reports within $1: the number among the last 10,000 failures, and the last error. Index: reports_finished.
 SELECT f.type AS subject,
        jsonb_build_object('count', count(*), 'report', (array_agg(f.id ORDER BY f.finished_at DESC))[1],
                           'error', left((array_agg(f.error ORDER BY f.finished_at DESC))[1], 300))::text AS facts
@@ -15,8 +15,8 @@ SELECT f.type AS subject,
  GROUP BY f.type ORDER BY count(*) DESC LIMIT 1000;
 
 -- name: report_overdue
--- Types with reports that are not over although their deadline passed $1 ago: a step is due by then at the latest, so nobody takes
--- steps, or somebody holds one and does not end. Counted up to 10,000. Index: reports_steps.
+-- Types with reports that are still open although their deadline passed $1 ago. A step is due at the deadline at the latest, so either no process
+-- takes steps, or a process holds one and does not end. Counted up to 10,000. Index: reports_steps.
 SELECT o.type AS subject,
        jsonb_build_object('count', count(*), 'report', (array_agg(o.id ORDER BY o.deadline_at))[1],
                           'late_s', round(date_part('epoch', clock_timestamp() - min(o.deadline_at))::numeric))::text AS facts
@@ -26,9 +26,9 @@ SELECT o.type AS subject,
  GROUP BY o.type LIMIT 1000;
 
 -- name: report_unserved
--- Functions and sources whose parts are due and that no process of the role that lives has; and the role itself, where steps are due
--- and nobody lives who has it. Services are outside, so nobody knows. Counted up to 10,000. Small: a row per session.
--- Index: report_parts_due, two probes for each that is waited for; reports_steps.
+-- Functions and sources with due parts that no live process of the role serves; and the role itself, if steps are due and no live process has it.
+-- Services are external, so they are left out. Counted up to 10,000. Small: a row per session.
+-- Index: report_parts_due, two probes for each function or source; reports_steps.
 WITH RECURSIVE waited AS (
   (SELECT p.served_by, p.due_at, p.report_id, 1 AS n FROM tickwright.report_parts p
     WHERE p.state = 'due' ORDER BY p.served_by, p.due_at LIMIT 1)

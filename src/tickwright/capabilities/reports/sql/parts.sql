@@ -1,7 +1,7 @@
 -- name: claim_parts
--- Claim due parts that this process can fetch, as many as it has room for. $4 and $5: only this listener of this report, due or not yet,
--- because it was announced. Nothing for a session that was lost, or refuses claims of the number $6. $7: the function or source and the type,
--- with a space between, of parts that are passed over. Index: report_parts_due, reports_pkey, workers_pkey.
+-- Claim due parts that this process can fetch, as many as it has room for. $4 and $5: only this listener of this announced report, due or not yet.
+-- Returns nothing for a lost session, or one that refuses claims of the number $6. $7: parts to pass over, as function or source and type, with a
+-- space between. Index: report_parts_due, reports_pkey, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR KEY SHARE
 ), found AS (
@@ -23,7 +23,7 @@ RETURNING p.report_id, p.listener, p.stage, p.kind, p.served_by, p.epoch, p.fenc
           r.feed::text, r.plan::text, r.requester, r.deadline_at, r.nonce;
 
 -- name: next_part_in
--- Seconds until a part that this process can fetch is due; NULL when none is. Index: report_parts_due.
+-- Seconds until a part that this process can fetch is due; NULL if none is. Index: report_parts_due.
 SELECT min(first.in_s)::float8
   FROM unnest($1::text[]) AS mine (served_by)
  CROSS JOIN LATERAL (
@@ -38,7 +38,7 @@ UPDATE tickwright.report_parts p SET rows = u.rows
 RETURNING p.report_id, p.listener;
 
 -- name: finish_part
--- A part is done, under its claim. After lock_report. Index: report_parts_pkey.
+-- Finish a part under its claim. After lock_report. Index: report_parts_pkey.
 UPDATE tickwright.report_parts
    SET state = 'done', owner = NULL, done_at = clock_timestamp(), rows = $6, bytes = $7, checksum = $8, columns = $9::jsonb, place = $10,
        object_key = $11, error = NULL
@@ -46,7 +46,7 @@ UPDATE tickwright.report_parts
 RETURNING listener;
 
 -- name: deliver_part
--- The same for a service, which has no claim: the first delivery. After lock_report. Index: report_parts_pkey.
+-- Finish a service's part, which has no claim; the first delivery counts. After lock_report. Index: report_parts_pkey.
 UPDATE tickwright.report_parts
    SET state = 'done', owner = NULL, fence = fence + 1, attempts = attempts + 1, began_at = coalesce(began_at, $4), done_at = clock_timestamp(),
        rows = $5, bytes = $6, checksum = $7, columns = $8::jsonb, place = $9, object_key = $10, error = NULL
@@ -54,16 +54,16 @@ UPDATE tickwright.report_parts
 RETURNING listener;
 
 -- name: put_data
--- A small part where there is no Redis. In the transaction that finishes it. Index: report_data_pkey.
+-- Store a small part that is not in Redis, in the transaction that finishes it. Index: report_data_pkey.
 INSERT INTO tickwright.report_data (report_id, listener, epoch, data) VALUES ($1, $2, $3, $4)
 ON CONFLICT (report_id, listener) DO UPDATE SET epoch = excluded.epoch, data = excluded.data;
 
 -- name: get_data
--- The rows of a part that are stored here. Index: report_data_pkey.
+-- The stored rows of a part. Index: report_data_pkey.
 SELECT data FROM tickwright.report_data WHERE report_id = $1 AND listener = $2 AND epoch = $3;
 
 -- name: fail_part
--- An attempt failed: due again after $7 seconds, or for good where that is NULL. After lock_report. Index: report_parts_pkey.
+-- Fail an attempt: due again after $7 seconds, or failed for good if that is NULL. After lock_report. Index: report_parts_pkey.
 UPDATE tickwright.report_parts
    SET state = CASE WHEN $7::float8 IS NULL THEN 'failed' ELSE 'due' END, owner = NULL, error = $6,
        due_at = clock_timestamp() + make_interval(secs => coalesce($7::float8, 0))
@@ -71,19 +71,19 @@ UPDATE tickwright.report_parts
 RETURNING state;
 
 -- name: refuse_part
--- A service cannot deliver its part, for good. After lock_report. Index: report_parts_pkey.
+-- Fail a part that its service cannot deliver. After lock_report. Index: report_parts_pkey.
 UPDATE tickwright.report_parts SET state = 'failed', fence = fence + 1, attempts = attempts + 1, error = $4
  WHERE report_id = $1 AND listener = $2 AND epoch = $3 AND kind = 'service' AND state = 'due'
 RETURNING listener;
 
 -- name: release_part
--- Release a part as if it had not been begun. Index: report_parts_pkey.
+-- Release a part and uncount its attempt. Index: report_parts_pkey.
 UPDATE tickwright.report_parts SET state = 'due', owner = NULL, attempts = attempts - 1, due_at = clock_timestamp()
  WHERE report_id = $1 AND listener = $2 AND fence = $3 AND owner = $4 RETURNING listener;
 
 -- name: reclaim_parts
--- In the transaction that declares their sessions lost: due again at once. The attempt counts: what kills its process must
--- not do so for ever. Index: report_parts_owner.
+-- Release the parts of lost sessions, in the transaction that declares them lost. The attempt counts, so that a part that kills its process
+-- fails in the end. Index: report_parts_owner.
 UPDATE tickwright.report_parts
    SET state = 'due', owner = NULL, due_at = clock_timestamp(), error = 'the process that ran it was lost'
  WHERE owner = ANY ($1::bigint[]);
@@ -108,7 +108,7 @@ SELECT DISTINCT one ->> 'name' AS listener
  WHERE one ->> 'kind' = 'sql' AND one ->> 'source' = ANY ($1::text[]) ORDER BY 1 LIMIT 1000;
 
 -- name: services
--- The listeners that are services: Tickwright makes their queues, so that no announcement is lost before they connect. Small: a row per type.
+-- The listeners that are services; Tickwright makes their queues, so that no announcement is lost before they connect. Small: a row per type.
 SELECT DISTINCT one ->> 'name' AS listener
   FROM tickwright.report_types t CROSS JOIN jsonb_array_elements(t.definition -> 'listeners') AS one
  WHERE one ->> 'kind' = 'service' ORDER BY 1 LIMIT 1000;

@@ -1,8 +1,8 @@
-"""What a report is made of: its listeners, stages and limits, as one value that is frozen with each record.
+"""The plan of a report: its listeners, stages and limits, as one value that is frozen with each record.
 
-The value is stored as JSON, as the definition of a report type and again as the ``plan`` of every report, so that
-nothing changes under a running report. Every field is written out, so that a default of a later release changes no plan
-that is stored; fields that a newer release adds have defaults.
+It is stored as JSON, as the definition of a report type and as the ``plan`` of every report, so that nothing changes
+under a running report. Every field is stored, so that a later default changes no stored plan. Fields that a newer
+release adds have defaults.
 """
 
 from datetime import timedelta
@@ -16,18 +16,18 @@ ParameterType = Literal["text", "integer", "number", "boolean", "date", "timesta
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
-    """Who brings one part.
+    """The listener of one part.
 
     Attributes:
-        kind: ``function``: registered by a program. ``sql``: a query on a named source. ``service``: somebody who hears
-            the exchange and delivers by HTTP.
-        source: Of a query; of a function where it names one.
-        sql: Of a query; it names its values as ``:name``.
+        kind: ``function``: registered by a program. ``sql``: a query on a named source. ``service``: an external
+            program that reads the announcements and delivers by HTTP.
+        source: Of a query; of a function if it names one.
+        sql: Of a query, with placeholders ``:name``.
         stage: From 1 on; a stage begins when the one before it is complete.
-        required: Without it there is no file; one that is not may be missing, and the manifest says so.
+        required: Without it there is no file. An optional part may be missing; then the manifest names it.
         attempts: 1 to 100.
         timeout_ms: Of one attempt, 10 ms to 6 hours.
-        columns: Types by name, where the source does not know them: of a part without rows nothing else is known.
+        columns: Types by name that the source does not know; the only types of a part without rows.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """One condition that may be given. ``default`` stands where it is not; without one it is null if not required."""
+    """A condition that may be given. If it is optional and not given, it is ``default``, or null."""
 
     type: ParameterType = "text"
     required: bool = True
@@ -58,18 +58,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A report type's definition.
 
     Attributes:
-        listeners: 1 to 100, with names of their own.
+        listeners: 1 to 100, with distinct names.
         merge: One SELECT over the parts by their listeners' names, in DuckDB's SQL.
-        feeds: By stage from 2 on: one SELECT over the parts so far that gives one row; its columns are values of the
-            queries of that stage.
-        parameters: What conditions may be given; ``None`` takes any.
-        format: Where the request names none.
+        feeds: By stage from 2 on: one SELECT over the parts so far with one row; its columns are values for the queries
+            of that stage.
+        parameters: The allowed conditions; ``None`` allows any.
+        format: Used if the request names none.
         bom: Whether CSV begins with a byte order mark.
-        checks: How often the delayed check looks, 1 to 1,000, before it gives up on a stage.
-        check_every_s: Between two of them, 1 s to 1 h.
+        checks: Delayed checks before the report stops waiting for a stage, 1 to 1,000.
+        check_every_s: Between two checks, 1 s to 1 h.
         deadline_s: Of the whole report, 1 s to 7 days.
         keep_s: Of the file, 1 minute to 10 years.
-        notify: The receiver that hears of the end, where the request names none.
+        notify: The receiver to notify of the end, if the request names none.
     """
 
     listeners: tuple[Listener, ...]
@@ -86,7 +86,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stages(self) -> int:
-        """How many there are."""
+        """The number of stages."""
         return max(one.stage for one in self.listeners)
 
     @property

@@ -1,8 +1,7 @@
-"""Report types as operators see them: what can be asked for, of whom the parts come, and how they are merged.
+"""Report types: the reports that can be requested, the listeners of their parts, and their merging SQL.
 
-Whoever sets a type up by hand is right: what a program declares replaces what came from a program, and nothing else. A
-change counts for the reports that are asked for afterwards; each record keeps the plan that it was made with, so a type
-may be changed and deleted at any time.
+An operator's type has priority: a program's declaration replaces only what a program has declared. A change applies to
+later requests. Each record keeps its own plan, so a type may be changed and deleted at any time.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ _SQL = load("tickwright.capabilities.reports.sql", "types.sql")
 _read = msgspec.json.Decoder(Plan).decode
 _LISTING = "report_types"
 _CHECKS = ThreadPoolExecutor(1, "tickwright-report-checks")
-"""One check at a time in a process: DuckDB's parser holds the interpreter's lock, so several would stop all else."""
+"""One check at a time in a process: DuckDB's parser holds the interpreter's lock, so several would block all else."""
 
 
 class ReportTypes:
@@ -41,7 +40,7 @@ class ReportTypes:
         self._pool, self._cursors = pool, cursors
 
     async def list(self, cursor: str | None = None, limit: int = LIMIT_DEFAULT) -> Page[ReportTypeView]:
-        """Return one page of report types, by their names.
+        """Return one page of report types, by name.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -64,14 +63,10 @@ class ReportTypes:
         return _detail(row)
 
     async def plan(self, connection: Connection, name: str) -> Plan:
-        """Return what a report of this type is made of, to be frozen with its record.
-
-        Args:
-            connection: In whose transaction it is read.
-            name: As somebody asked for it.
+        """Return the plan of a new report of this type, read on the caller's ``connection``.
 
         Raises:
-            Rejected: ``unknown_report_type``, with the nearest name. Retry when somebody has set it up.
+            Rejected: ``unknown_report_type``, with the nearest name. Retry once the type exists.
         """
         row = await connection.fetchrow(_SQL["get_type"], name)
         if row is not None:
@@ -82,7 +77,7 @@ class ReportTypes:
         raise Rejected("unknown_report_type", f"type: there is no report type {shown(name)}; {hint}", field="type")
 
     async def put(self, name: str, words: Mapping[str, Any], *, caller: Caller) -> StoredReportType:
-        """Create a report type or set it whole, by hand or by a file. The same again changes nothing.
+        """Create or replace a report type, for an operator or a file. An equal definition changes nothing.
 
         Raises:
             Rejected: ``invalid_report_type`` with every mistake. Permanent.
@@ -90,7 +85,7 @@ class ReportTypes:
         return await self._put(name, await _checked(name, words), "operator", caller)
 
     async def declare(self, name: str, words: Mapping[str, Any], *, caller: Caller) -> None:
-        """Set up a report type that a program brings, unless an operator or a file has done so.
+        """Register a program's report type, unless an operator or a file has set it.
 
         Raises:
             Rejected: ``invalid_report_type`` with every mistake. Permanent.
@@ -98,7 +93,7 @@ class ReportTypes:
         await self._put(name, await _checked(name, words), "app", caller)
 
     async def delete(self, name: str, *, caller: Caller) -> None:
-        """Forget a report type; reports that were asked for go on.
+        """Delete a report type; existing reports continue.
 
         Raises:
             Rejected: ``report_type_not_found`` (404). Permanent.
@@ -123,7 +118,7 @@ class ReportTypes:
 
 
 async def _checked(name: str, words: Mapping[str, Any]) -> Plan:
-    """DuckDB reads the SQL, in a thread: a definition of a hundred queries takes it a while."""
+    """Check a definition in a thread: DuckDB takes a while to parse a hundred queries."""
     check = partial(check_definition, name, words, checks=sql_checks())
     return await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
 

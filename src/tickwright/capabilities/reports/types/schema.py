@@ -1,18 +1,18 @@
-"""What is said of a report type: read from JSON, TOML or keyword arguments, in the same words, with the same remedies.
+"""The schema of a report type: read from JSON, TOML or keyword arguments, with the same keys and the same remedies.
 
 ::
 
     [report_types.withdrawals]
-    merge = "SELECT …"             # over the parts, by their listeners' names; with one listener it may be left out
-    format = "csv"                 # or "parquet", where the request names none
+    merge = "SELECT …"             # over the parts, by their listeners' names; optional with one listener
+    format = "csv"                 # or "parquet"; used if the request names none
     bom = false                    # CSV begins with a byte order mark
-    checks = 6                     # the delayed check looks so often before it gives up on a stage
+    checks = 6                     # delayed checks before the report stops waiting for a stage
     check_every = "1m"
     deadline = "30m"               # of the whole report
     keep = "7d"                    # the file
-    notify = "receiver"            # who hears of the end, where the request names nobody
+    notify = "receiver"            # notified of the end, if the request names no receiver
 
-    [report_types.withdrawals.parameters]     # the conditions that may be given; left out: any
+    [report_types.withdrawals.parameters]     # the allowed conditions; without this table: any
     country = "text"
     since = { type = "date", required = false, default = "2026-01-01" }
 
@@ -21,16 +21,16 @@
 
     [report_types.withdrawals.listeners.users]
     source = "plt_user"
-    sql = "SELECT … WHERE country = :country" # without: a function; `service = true`: who delivers by HTTP
+    sql = "SELECT … WHERE country = :country" # without: a function; `service = true`: a program delivers by HTTP
     stage = 1
     required = true
     attempts = 3
     timeout = "5m"                 # of one attempt; at most checks x check_every, and the deadline
     columns = { id = "BIGINT" }    # types that the source does not know
 
-Where there is nothing more to say of a listener than its name: ``listeners = ["users", "withdrawals"]``, or
-``stages = [["users"], ["withdrawals"]]``. Every mistake is named at once; what needs the whole of a definition is
-checked in :mod:`definition_checks`.
+For listeners with defaults alone, write ``listeners = ["users", "withdrawals"]``, or
+``stages = [["users"], ["withdrawals"]]``. Every mistake is reported at once; :func:`check_whole` checks what needs the
+whole definition.
 """
 
 import re
@@ -55,7 +55,7 @@ SOURCE_NAME = TYPE_NAME
 PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
 _LISTENER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,49}")
 RESERVED_FIELDS = frozenset(name.lower() for name in RESERVED_LISTENERS)
-"""What the Redis hash says of the report itself, and the queue of dead letters."""
+"""Fields of the report itself in the Redis hash, and the queue of dead letters."""
 _WORDS = (
     "all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create default "
     "deferrable desc describe distinct do else end except false fetch for foreign from group having in initially "
@@ -64,7 +64,7 @@ _WORDS = (
     "union unique unpivot using variadic when where window with"
 )
 RESERVED = frozenset(_WORDS.split())
-"""Words that DuckDB takes for itself: a table of such a name would have to be quoted everywhere."""
+"""Keywords of DuckDB: a table of such a name would have to be quoted everywhere."""
 
 
 def listener_problem(name: str) -> str | None:
@@ -88,7 +88,7 @@ _SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 
 
 def definition_of(plan: Plan) -> dict[str, Any]:
-    """Return a plan in the words above: what is read from them is the same plan again."""
+    """Return a plan with the keys above; reading it gives the same plan again."""
     words: dict[str, Any] = {"merge": plan.merge, "format": plan.format, "bom": plan.bom, "checks": plan.checks}
     for word, seconds in (("check_every", plan.check_every_s), ("deadline", plan.deadline_s), ("keep", plan.keep_s)):
         words[word] = format_duration(seconds * _SECOND)
@@ -197,12 +197,12 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def _default(value: Any) -> Any:
-    """TOML has dates and times of its own; elsewhere they are texts."""
+    """Return TOML's dates and times as texts, as in other formats."""
     return value.isoformat() if isinstance(value, date | datetime) else value
 
 
 FIELDS = {"check_every": "check_every_s", "deadline": "deadline_s", "keep": "keep_s", "timeout": "timeout_ms"}
-"""Fields of a plan that have their unit in their name."""
+"""Fields of a plan with the unit in their name."""
 TYPE_WORDS: Mapping[str, Reader] = {
     "merge": _sql,
     "format": one_of(*get_args(Format)),
@@ -236,12 +236,12 @@ PARAMETER_WORDS: Mapping[str, Reader] = {
 
 # ---------------------------------------------------------------------- checks of the whole definition
 class SqlChecks(NamedTuple):
-    """Who understands SQL.
+    """The checks of SQL texts.
 
     Attributes:
-        select: Raises ``Rejected`` unless a text is one SELECT; it is told the names of the tables that there are.
+        select: Raises ``Rejected`` unless a text is one SELECT over the tables with the given names.
         placeholders: Returns the names of a query's values; raises ``Rejected`` unless its text is one query.
-        columns: Returns the names of a SELECT's columns; ``None`` where only running it would tell.
+        columns: Returns the names of a SELECT's columns; ``None`` if only running it would show them.
     """
 
     select: Callable[[str, Sequence[str]], None]
@@ -250,7 +250,7 @@ class SqlChecks(NamedTuple):
 
 
 def check_whole(plan: Plan, problems: list[str], *, where: str, checks: SqlChecks | None) -> None:
-    """Add to ``problems`` what is wrong with ``plan``, each with its remedy."""
+    """Append the mistakes of ``plan`` to ``problems``, each with its remedy."""
     before = len(problems)
     _check_names(plan.listeners, problems, where=where)
     _check_stages(plan, problems, where=where)
@@ -288,7 +288,7 @@ def _check_stages(plan: Plan, problems: list[str], *, where: str) -> None:
 
 
 def _check_timeouts(plan: Plan, problems: list[str], *, where: str) -> None:
-    """A part that may take longer than anybody waits for it would be given up while it is brought as it should be."""
+    """Refuse a timeout longer than the report waits: the part would be dropped while its attempt is still in time."""
     waits, every = format_duration(plan.waits), format_duration(timedelta(seconds=plan.check_every_s))
     problems += [
         f"{where}.listeners.{one.name}.timeout: {format_duration(one.timeout)}, and the report waits for {waits} "
@@ -310,7 +310,7 @@ def _check_select(plan: Plan, problems: list[str], checks: SqlChecks, *, where: 
 
 
 def _check_values(plan: Plan, problems: list[str], checks: SqlChecks, *, where: str) -> None:
-    """Each query's values are conditions, or columns of a feed of its stage or of one before it."""
+    """Check that each query's values are conditions, or columns of a feed of its stage or an earlier one."""
     known: set[str] | None = None if plan.parameters is None else set(plan.parameters)
     fed = {stage: checks.columns(sql) for stage, sql in plan.feeds.items()}
     for one in sorted(plan.listeners, key=lambda one: one.stage):
@@ -329,7 +329,7 @@ def _check_values(plan: Plan, problems: list[str], checks: SqlChecks, *, where: 
 
 
 def _check_feeds(plan: Plan, problems: list[str], checks: SqlChecks, *, where: str) -> None:
-    """A feed's column that is a parameter as well would be asked for with another value than the request's."""
+    """Refuse a feed's column that is a parameter too: a query would get another value than was requested."""
     for stage, sql in sorted(plan.feeds.items()):
         twice = (checks.columns(sql) or frozenset()) & (plan.parameters or {}).keys()
         problems += [
@@ -339,7 +339,7 @@ def _check_feeds(plan: Plan, problems: list[str], checks: SqlChecks, *, where: s
 
 
 def _with_feeds(known: set[str] | None, fed: Mapping[int, frozenset[str] | None], stage: int) -> set[str] | None:
-    """Return the values that there are for sure in a stage; ``None`` where nobody can say."""
+    """Return the values that certainly exist in a stage; ``None`` if that is unknown."""
     for columns in (columns for first, columns in fed.items() if first <= stage):
         known = None if known is None or columns is None else known | columns
     return known
@@ -361,14 +361,9 @@ DEFINITION_BYTES_MAX = 262_144
 def read_definition(
     name: str, table: Any, problems: list[str], *, where: str, checks: SqlChecks | None = None
 ) -> Plan | None:
-    """Return the plan that ``table`` describes, or ``None`` and every mistake in ``problems`` with its remedy.
+    """Return the plan in ``table``, or ``None`` with every mistake and its remedy in ``problems``.
 
-    Args:
-        name: The type's.
-        table: The words above.
-        problems: Gets what is wrong.
-        where: What a mistake's line begins with.
-        checks: Understands SQL; without them texts of SQL are taken as they are.
+    ``where`` begins the line of each mistake. Without ``checks`` SQL texts are accepted unchecked.
     """
     before = len(problems)
     if not TYPE_NAME.fullmatch(name):
@@ -394,7 +389,7 @@ def read_definition(
 
 
 def check_definition(name: str, table: Any, *, where: str = "report type", checks: SqlChecks | None = None) -> Plan:
-    """Return the plan that ``table`` describes.
+    """Return the plan in ``table``.
 
     Raises:
         Rejected: ``invalid_report_type`` with every mistake, 100 at most. Permanent.
@@ -408,7 +403,7 @@ def check_definition(name: str, table: Any, *, where: str = "report type", check
 
 
 def read_listener(name: str, table: Any, problems: list[str], *, where: str, stage: int = 1) -> Listener | None:
-    """Return who brings a part, or ``None`` and every mistake in ``problems``."""
+    """Return a listener, or ``None`` with every mistake in ``problems``."""
     before = len(problems)
     if wrong := listener_problem(name):
         problems.append(f"{where}: {wrong}")
@@ -451,7 +446,7 @@ def _listeners(values: dict[str, Any], said: set[Any], problems: list[str], *, w
 
 
 def _untimed(values: Mapping[str, Any]) -> set[str]:
-    """Return whose timeout is not said."""
+    """Return the listeners without a timeout."""
     groups = [values.get("listeners"), *(values.get("stages") or ())]
     return {
         name
@@ -462,7 +457,7 @@ def _untimed(values: Mapping[str, Any]) -> set[str]:
 
 
 def _with_timeouts(plan: Plan, untimed: set[str]) -> Plan:
-    """Return the plan with the timeouts that nobody said: five minutes, or as long as the report waits for a part."""
+    """Return the plan with missing timeouts: five minutes, or as long as the report waits for a part."""
     waits_ms = int(plan.waits / timedelta(milliseconds=1))
     made = (
         msgspec.structs.replace(one, timeout_ms=min(one.timeout_ms, waits_ms)) if one.name in untimed else one
