@@ -1,4 +1,4 @@
-"""The program's side of Tickwright: one object that registers handlers and schedules work."""
+"""The app object of a program: it registers handlers and schedules work."""
 
 from tickwright.app.program import Tickwright
 

@@ -1,10 +1,9 @@
-"""The caller's own connection: what is asked for lives or dies with the caller's transaction.
+"""The caller's own connection: what is scheduled commits or rolls back with the caller's transaction.
 
-Whatever driver the caller uses, the statements are the same ones; only their placeholders are respelled.
-A connection without an open transaction would commit it at once, whatever the caller does later,
-so it is refused: when it is borrowed, and one of SQLAlchemy's with its first statement.
-Synchronous connections run the same code: it never waits for anything but the
-connection, so it can be driven to its end without an event loop.
+All drivers run the same statements with their own placeholders. A connection without an open transaction would commit
+at once, whatever the caller does later, so it is refused: when it is passed in, or for SQLAlchemy with its first
+statement. Synchronous connections run the same code: it waits only for the connection, so it can run without an event
+loop.
 """
 
 import re
@@ -23,7 +22,7 @@ _COMMENT = re.compile(r"--[^\n]*\n")
 
 
 class Fetching(Protocol):
-    """What scheduling needs of a connection; asyncpg has it already."""
+    """The part of a connection that scheduling needs. asyncpg has it already."""
 
     async def fetch(self, sql: str, *values: Any) -> Sequence[Any]:
         """Run one statement and return its rows."""
@@ -31,7 +30,7 @@ class Fetching(Protocol):
 
 
 class Row:
-    """A row by number and by name, as asyncpg has it."""
+    """A row with access by number and by name, like asyncpg's."""
 
     __slots__ = ("_names", "_values")
 
@@ -64,7 +63,7 @@ class _Psycopg:
 
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(_spelled(sql, "psycopg"), _named(values))
-            if self._connection.info.pipeline_status:  # a pipeline of the caller's: what is inside ends with a sync
+            if self._connection.info.pipeline_status:  # the caller's pipeline: a nested one ends with a sync
                 with self._connection.pipeline():
                     pass
             names = [column.name for column in cursor.description or ()]
@@ -119,10 +118,7 @@ class _AsyncSqlAlchemy:
 
 
 def _commits_alone(connection: Any) -> bool:
-    """Whether each statement of an SQLAlchemy ``Connection`` is committed at once: ``AUTOCOMMIT``, wherever it was set.
-
-    The driver's own connection says so, which has what the engine, the connection or an event of the caller's set.
-    """
+    """Whether the driver's connection commits each statement at once (``AUTOCOMMIT``), whichever way that was set."""
     return connection is not None and bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
 
@@ -142,11 +138,7 @@ SYNC_KINDS = "a psycopg Connection, or an SQLAlchemy Connection or Session"
 
 
 def borrow(connection: Any) -> Fetching:
-    """Return an asynchronous connection of the caller's as one that scheduling can use.
-
-    Raises:
-        Rejected: ``unsupported_connection``, ``no_transaction``. Permanent.
-    """
+    """Adapt an async connection. Raises ``Rejected`` (``unsupported_connection``, ``no_transaction``): permanent."""
     kinds = _kinds(connection)
     if any(module == "asyncpg" for module, _ in kinds):
         _require(connection.is_in_transaction())
@@ -165,11 +157,7 @@ def borrow(connection: Any) -> Fetching:
 
 
 def borrow_sync(connection: Any) -> Fetching:
-    """Return a synchronous connection of the caller's; for :func:`finish` only.
-
-    Raises:
-        Rejected: ``unsupported_connection``, ``no_transaction``. Permanent.
-    """
+    """Adapt a synchronous connection for :func:`finish`; errors as :func:`borrow`."""
     for kind in _kinds(connection):
         if kind in _SYNC:
             _check_transaction(kind, connection)
@@ -178,7 +166,7 @@ def borrow_sync(connection: Any) -> Fetching:
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Drive ``work``, which waits for nothing but a synchronous connection, to its end."""
+    """Run ``work`` to its end without an event loop. It waits only for a synchronous connection."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -188,7 +176,7 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _kinds(connection: Any) -> list[tuple[str, str]]:
-    """Return the classes of ``connection``, each with the package that it comes from, without importing any."""
+    """Return the names of the classes of ``connection``, each with its top-level package, without any import."""
     return [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(connection).__mro__]
 
 
@@ -205,11 +193,11 @@ def _require(in_transaction: bool) -> None:
         )
 
 
-# Scheduling with nothing but one borrowed connection: no pool, no catalog, no event loop.
+# Scheduling with one borrowed connection only: no pool, no catalog, no event loop.
 
 
 class _OneConnection:
-    """A pool of one, so that the enqueuer reads its task types on the caller's own connection."""
+    """A pool of one connection, so that the enqueuer reads task types on the caller's connection."""
 
     def __init__(self, connection: Fetching) -> None:
         self._connection = connection
@@ -220,6 +208,6 @@ class _OneConnection:
 
 
 async def schedule_through(connection: Fetching, job: NewJob) -> Scheduled:
-    """Schedule ``job`` on ``connection`` and touch nothing else."""
+    """Schedule ``job`` on ``connection`` and use nothing else."""
     pool: Any = _OneConnection(connection)
     return await Enqueuer(pool).schedule(job, connection=connection)

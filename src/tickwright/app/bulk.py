@@ -1,7 +1,7 @@
-"""Very many jobs by COPY: made, encoded and stored at the same time.
+"""Bulk scheduling by COPY: rows are made, encoded and stored at the same time.
 
-The rows are made while PostgreSQL stores the ones before, so the slower side decides and not the sum of both.
-Everything is one transaction. A type that is not known yet ends a COPY, is asked for, and the next one goes on.
+Rows are made while PostgreSQL stores earlier ones, so the slower side decides the speed, not the sum of both.
+Everything is one transaction. A task type that is not cached yet ends a COPY; it is read, and the next COPY continues.
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,12 +50,12 @@ async def _copy(connection: Connection, rows: "_Rows") -> None:
 
 
 class _Rows:
-    """The rows of the jobs, made when they are asked for.
+    """The rows of the jobs, made on demand.
 
     Attributes:
-        attempts: Of the types that are known.
-        unknown: The type that stopped the rows; whoever knows it sets ``attempts`` and goes on.
-        more: Whether something may be left.
+        attempts: Attempts by known task type.
+        unknown: The type that stopped the rows. The caller sets its ``attempts`` and continues.
+        more: Whether rows can be left.
     """
 
     def __init__(self, jobs: Iterable[NewJob], now: datetime) -> None:
@@ -69,7 +69,7 @@ class _Rows:
         self.count = 0
 
     def some(self, rows_max: int) -> Iterator[tuple[Any, ...]]:
-        """Return at most ``rows_max`` rows; fewer at the end, or before a type that is not known."""
+        """Return at most ``rows_max`` rows; fewer at the end, or before an unknown type."""
         attempts_of, now, traceparent = self.attempts, self._now, self._traceparent
         for _ in range(rows_max):
             job = self._held or next(self._jobs, None)

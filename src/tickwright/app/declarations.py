@@ -1,4 +1,4 @@
-"""The decorators of the app object, by which a program registers handlers, partners, modules, listeners and reports."""
+"""The decorators of the app object: they register handlers, partners, modules, listeners, reports and batches."""
 
 import inspect
 import re
@@ -49,11 +49,7 @@ def declare_job(name: str, function: Function, options: Mapping[str, Any]) -> Ha
 
 
 def declare_partner(name: str, function: Courier, options: Mapping[str, Any]) -> DeclaredPartner:
-    """Return the partner that ``@app.partner(name, **options)`` makes of ``function``.
-
-    Raises:
-        Rejected: ``invalid_partner`` with every mistake. Permanent.
-    """
+    """Return the partner of ``@app.partner``. Raises ``Rejected`` (``invalid_partner``, all mistakes): permanent."""
     problems: list[str] = []
     table = {key: value for key, value in options.items() if value is not None}
     read_partner(name, table, problems, where=f"@app.partner({name!r})")
@@ -63,22 +59,14 @@ def declare_partner(name: str, function: Courier, options: Mapping[str, Any]) ->
 
 
 def declare_module(name: str, function: ModuleHandler, options: Mapping[str, Any]) -> DeclaredModule:
-    """Return the module that ``@app.module(name, **options)`` makes of ``function``.
-
-    Raises:
-        Rejected: ``invalid_module`` with every mistake. Permanent.
-    """
+    """Return the module of ``@app.module``. Raises ``Rejected`` (``invalid_module``, all mistakes): permanent."""
     table = {key: value for key, value in options.items() if value is not None}
     check_module(name, table, where=f"@app.module({name!r})")
     return DeclaredModule(name, table, function)
 
 
 def declare_listener(name: str, function: ListenerFunction, options: Mapping[str, Any]) -> DeclaredListener:
-    """Return the listener that ``@app.listener(name, **options)`` makes of ``function``.
-
-    Raises:
-        Rejected: ``invalid_listener`` with every mistake. Permanent.
-    """
+    """Return the listener of ``@app.listener``. Raises ``Rejected`` (``invalid_listener``, all mistakes): permanent."""
     problems: list[str] = []
     table = {key: value for key, value in options.items() if value is not None}
     read = read_listener(name, table, problems, where=f"@app.listener({name!r})")
@@ -98,7 +86,7 @@ def declare_report(name: str, function: Callable[[], str | None], options: Mappi
     """Return the report type that ``@app.report(name, **options)`` makes of ``function``, which is called here, once.
 
     Raises:
-        Rejected: ``invalid_report_type`` with every mistake that can be seen without DuckDB. Permanent.
+        Rejected: ``invalid_report_type`` with every mistake that can be found without DuckDB. Permanent.
     """
     where = f"@app.report({name!r})"
     if inspect.iscoroutinefunction(function) or inspect.signature(function).parameters:
@@ -114,7 +102,7 @@ def declare_batch(name: str, function: BatchFunction, plan: Plan | None, options
     """Return the batch that ``@app.batch(name, **options)`` makes of ``function``.
 
     Raises:
-        Rejected: ``invalid_batch``, or what all mistakes have for a code, with every mistake. Permanent.
+        Rejected: ``invalid_batch``, or the code that all mistakes share, with every mistake. Permanent.
     """
     where = f"@app.batch({name!r})"
     if not BATCH_NAME.fullmatch(name):
@@ -132,11 +120,7 @@ def declare_batch(name: str, function: BatchFunction, plan: Plan | None, options
 
 
 def as_duration(field: str, value: Duration | None) -> timedelta | None:
-    """Return a duration that a caller gave as ``"30s"`` or as a ``timedelta``.
-
-    Raises:
-        Rejected: ``invalid_duration``. Permanent.
-    """
+    """Parse a duration, ``"30s"`` or a ``timedelta``. Raises ``Rejected`` (``invalid_duration``): permanent."""
     if value is None:
         return None
     try:
@@ -148,8 +132,6 @@ def as_duration(field: str, value: Duration | None) -> timedelta | None:
         raise Rejected("invalid_duration", f"{field}: zero or more", field=field)
     return duration
 
-
-# The decorator of batches, and what all decorators fill.
 
 B = TypeVar("B", bound=Function)
 
@@ -185,32 +167,32 @@ class BatchDeclarations:
     ) -> Callable[[B], B]:
         """Register the decorated function as the work of the batch ``name``: imports, exports, reconciliations.
 
-        An execution is made when the batch is due, cut into chunks, and worked by any number of consumers, each chunk
-        once: the function takes a :class:`~tickwright.BatchChunk`. A killed process costs its open chunks and nothing
-        else. With a time to run at the batch is scheduled when it is first registered; without one it is started by
-        hand. What is given here counts where nobody has set the batch up by hand.
+        A due batch becomes an execution, cut into chunks. Any number of consumers process them, each chunk once: the
+        function takes a :class:`~tickwright.BatchChunk`. A killed process loses only its open chunks. With a time to
+        run, the batch is scheduled when it is first registered; without one it is started by hand. An operator's
+        settings override the arguments.
 
         Args:
             name: 1 to 100 letters, digits, ``_ . -``.
-            audience: Whose members are cut into chunks: ``{"source": …, "table": …, "key": …, "fields": {…}}``.
+            audience: Its members are cut into chunks: ``{"source": …, "table": …, "key": …, "fields": {…}}``.
             plan: Instead of ``audience``: an ``async def`` that takes the :class:`~tickwright.BatchRun` and yields a
                 JSON value per chunk. Without both the batch is one chunk.
-            action: Where what ``chunk.act`` records goes: a destination, or ``python:NAME``, a job per record.
-            release: When it goes: behind the whole execution (``finished``), or behind its chunk.
+            action: Target of the records of ``chunk.act``: a destination, or ``python:NAME``, a job per record.
+            release: When they are sent: after the whole execution (``finished``), or after their chunk.
             cron: Five fields, such as ``"0 3 * * *"``.
-            date_time_execution: The first run; in ``time_zone`` where it has no offset of its own.
+            date_time_execution: The first run; in ``time_zone`` if it has no offset.
             time_zone: Of both; ``UTC`` by default.
-            restartable: Again every so many units after the first run.
-            restartable_unit: How many.
-            restartable_unit_type: Of what.
-            overlap: What becomes of an occurrence while an execution is open; ``skip`` by default.
-            misfire: What becomes of occurrences that were missed: the newest of them, all, or none.
-            misfire_max: Of ``all``: the newest so many, 1 to 1,000.
-            misfire_grace: Up to so late is not missed; 1 min by default.
+            restartable: Whether it repeats at an interval after the first run.
+            restartable_unit: Number of units of the interval.
+            restartable_unit_type: Unit of the interval.
+            overlap: What happens to an occurrence while an execution is open; ``skip`` by default.
+            misfire: Which missed occurrences run: the newest one, all, or none.
+            misfire_max: Of ``all``: at most this many, the newest, 1 to 1,000.
+            misfire_grace: A delay up to this is not a miss; 1 min by default.
             chunk_rows: Members per chunk, 100 to 100,000; 5,000 by default.
             rate: Members of all consumers together, such as ``"1000/s"``.
             attempts: Of one chunk, 1 to 100; 10 by default.
-            on_finished: A destination that hears of the end, finished or failed.
+            on_finished: A destination that is notified of the end, finished or failed.
 
         Raises:
             Rejected: ``invalid_batch`` with every mistake, ``duplicate_batch``. Permanent.
@@ -250,7 +232,7 @@ R = TypeVar("R", bound=Callable[[], str | None])
 
 
 class Declarations(BatchDeclarations):
-    """The decorators of :class:`~tickwright.Tickwright`; they fill ``registrations``, at import time, too."""
+    """The decorators of :class:`~tickwright.Tickwright`; they fill ``registrations``, also at import time."""
 
     def job(
         self,
@@ -265,15 +247,15 @@ class Declarations(BatchDeclarations):
     ) -> Callable[[F], F]:
         """Register the decorated function as the handler of one-shot jobs called ``name``.
 
-        The function takes the :class:`~tickwright.Job` and then arguments that are read from the payload by name
-        and checked against their annotations. It may be ``async`` or not; one that is not runs in a thread.
+        The function takes the :class:`~tickwright.Job`, then arguments that are read from the payload by name and
+        checked against their annotations. It is ``async``, or it runs in a thread.
 
         Args:
             name: 1 to 50 letters, digits, ``_ . : -``.
             timeout: Of one attempt, 1 ms to 1 day; 30 s by default.
             max_attempts: 1 to 1,000; 3 by default.
             retry: ``{"base": "1s", "factor": 2, "cap": "1h"}`` or a :class:`~tickwright.RetryPolicy`.
-            concurrency: Attempts at once in all workers together; no limit by default.
+            concurrency: Concurrent attempts in all workers together; no limit by default.
             rate: Starts in all workers together, such as ``"50/s"``.
             keep_history: Whether completed jobs stay readable for the retention time.
 
@@ -308,23 +290,23 @@ class Declarations(BatchDeclarations):
         breaker: Mapping[str, Any] | None = None,
         terminal_statuses: Sequence[str] | None = None,
     ) -> Callable[[P], P]:
-        """Register the decorated function as the one who asks the partner ``name`` for what trackers poll.
+        """Register the decorated function as the courier that polls the partner ``name`` for trackers.
 
-        The function takes a :class:`~tickwright.Poll` and returns an :class:`~tickwright.Answer`;
-        :class:`~tickwright.Throttled` when the partner asks for silence. What it raises is a failed call, which
-        changes nothing of the tracker and is tried again. Limits hold for all processes together; where an operator
-        has set the partner up, his count and not these.
+        The function takes a :class:`~tickwright.Poll` and returns an :class:`~tickwright.Answer`, or
+        :class:`~tickwright.Throttled` if the partner asks for silence. An exception is a failed call, which changes
+        nothing of the tracker and is retried. Limits hold for all processes together. An operator's settings override
+        the arguments.
 
         Args:
             name: 1 to 50 letters, digits, ``_ . -``: the trackers' ``partner``.
             rate: Calls, such as ``"50/s"``, spread evenly.
             per_minute: Calls in any minute.
             per_day: Calls in any 24 hours.
-            concurrency: Calls at once.
+            concurrency: Concurrent calls.
             timeout: Of one call, 10 ms to 5 min; 10 s by default.
-            quiet: When nobody calls: ``"22:00-06:00 Europe/Berlin"``, or several.
+            quiet: Hours without calls: ``"22:00-06:00 Europe/Berlin"``, or several.
             breaker: ``{"failures": 10, "share": 0.5, "window": "10s", "open": "5s", "open_max": "5m"}``.
-            terminal_statuses: After which a tracker ends; ``["Delivered"]`` by default.
+            terminal_statuses: Statuses that end a tracker; ``["Delivered"]`` by default.
 
         Raises:
             Rejected: ``invalid_partner`` with every mistake, ``duplicate_partner``. Permanent.
@@ -349,17 +331,17 @@ class Declarations(BatchDeclarations):
     def module(
         self, name: str, *, every: Duration | None = None, timeout: Duration | None = None, gated: bool | None = None
     ) -> Callable[[M], M]:
-        """Register the decorated function as the one who polls entities for the module ``name``.
+        """Register the decorated function as the poll of entities for the module ``name``.
 
-        The function takes an :class:`~tickwright.EntityTask` and runs to its end once for each entity and window. What
-        it raises is a failed run, which is tried again while the window lasts; when it returns a
-        :class:`~tickwright.Throttled`, it is called again when the other side allows. Anything else that it returns is
-        ignored. What is given here counts where nobody has set the module up by hand.
+        The function takes an :class:`~tickwright.EntityTask` and runs to its end once per entity and window. An
+        exception is a failed run, which is retried while the window lasts. If it returns a
+        :class:`~tickwright.Throttled`, it is called again when the provider allows. Any other return value is ignored.
+        An operator's settings override the arguments.
 
         Args:
             name: 1 to 50 capitals, digits or ``_``: in the entities' ``polling_enabled_modules``.
-            every: Length of a window, whole seconds from 1 s to 1 day; 15 min where nothing else is known.
-            timeout: Of one run, 10 ms to 25 min; 60 s where nothing else is known.
+            every: Length of a window, whole seconds from 1 s to 1 day; 15 min by default.
+            timeout: Of one run, 10 ms to 25 min; 60 s by default.
             gated: Whether it is polled only where ``ENABLE_<NAME>_POLLING=true``.
 
         Raises:
@@ -382,18 +364,18 @@ class Declarations(BatchDeclarations):
         timeout: Duration | None = None,
         columns: Mapping[str, str] | None = None,
     ) -> Callable[[L], L]:
-        """Register the decorated function as the one who brings the part ``name`` of every report that expects it.
+        """Register the decorated function as the listener ``name``, which yields its part of each report that needs it.
 
         The function is an ``async def`` that takes a :class:`~tickwright.ReportRequest` and yields rows: mappings, each
-        with the names of the first one. What it raises is a failed attempt, which is made again. What is given here
-        counts for reports that this program declares, where they say nothing else.
+        with the names of the first one. An exception is a failed attempt, which is retried. The arguments are defaults
+        for reports of this program.
 
         Args:
             name: 1 to 50 letters, digits or ``_``, a letter first: the part's table in the SQL that merges.
-            source: The one of ``[sources.NAME]`` that ``request.rows`` asks.
+            source: The ``[sources.NAME]`` that ``request.rows`` queries.
             attempts: 1 to 100; 3 by default.
             timeout: Of one attempt, 10 ms to 6 hours; 5 min by default.
-            columns: Types by name, in DuckDB's words, where rows do not tell them: ``{"id": "BIGINT"}``.
+            columns: DuckDB types by name, for columns whose type rows do not show: ``{"id": "BIGINT"}``.
 
         Raises:
             Rejected: ``invalid_listener`` with every mistake, ``duplicate_listener``. Permanent.
@@ -414,7 +396,7 @@ class Declarations(BatchDeclarations):
         stages: Sequence[Sequence[str] | Mapping[str, Mapping[str, Any]]] | None = None,
         feeds: Mapping[int, str] | None = None,
         parameters: Mapping[str, str | Mapping[str, Any]] | None = None,
-        format: Literal["csv", "parquet"] | None = None,  # noqa: A002  the word of the file, of REST and of this
+        format: Literal["csv", "parquet"] | None = None,  # noqa: A002  the name in the file and in REST
         bom: bool | None = None,
         checks: int | None = None,
         check_every: Duration | None = None,
@@ -424,22 +406,22 @@ class Declarations(BatchDeclarations):
     ) -> Callable[[R], R]:
         """Register a report type; the decorated function takes nothing and returns the SQL that merges the parts.
 
-        It is called once, here. With one listener it may return ``None``: the file has that part's rows. What is given
-        counts where nobody has set the type up by hand.
+        The function is called once, here. With one listener it can return ``None``: the file then has the rows of that
+        part. An operator's settings override the arguments.
 
         Args:
             name: 1 to 50 letters, digits, ``_ . -``.
-            listeners: Their names; or their tables by name, in the words of ``[report_types.NAME.listeners.NAME]``.
-            stages: Instead of ``listeners``: a list of them per stage; a stage begins when the one before is complete.
-            feeds: By stage from 2 on: one query over the parts so far, whose one row that stage's queries may use.
-            parameters: The conditions that may be given: ``{"country": "text"}``; any by default.
-            format: Where a request names none; ``csv`` by default.
+            listeners: Their names, or tables by name with the fields of ``[report_types.NAME.listeners.NAME]``.
+            stages: Instead of ``listeners``: a list of them per stage. A stage begins when the one before is complete.
+            feeds: By stage from 2 on: one query over the parts so far. The queries of the stage can use its one row.
+            parameters: The allowed conditions: ``{"country": "text"}``; any by default.
+            format: For requests that name none; ``csv`` by default.
             bom: Whether CSV begins with a byte order mark.
-            checks: How often the delayed check looks before it gives up on a stage, 1 to 1,000; 6 by default.
-            check_every: Between two of them, 1 s to 1 h; 1 min by default.
+            checks: Number of delayed checks before a stage is given up, 1 to 1,000; 6 by default.
+            check_every: Time between two checks, 1 s to 1 h; 1 min by default.
             deadline: Of the whole report, 1 s to 7 days; 30 min by default.
-            keep: Of the file, 1 min to 10 years; 7 days by default.
-            notify: The receiver that hears of the end, where a request names none.
+            keep: How long the file is kept, 1 min to 10 years; 7 days by default.
+            notify: The receiver that is notified of the end, for requests that name none.
 
         Raises:
             Rejected: ``invalid_report_type`` with every mistake, ``duplicate_report``. Permanent.

@@ -1,6 +1,6 @@
-"""Entities by call: whom fan-out polls, set and looked at from a program. ``app.entities``.
+"""Entities that fan-out polls, as ``app.entities``: set and read from a program.
 
-The same bounds and errors as by REST. A change leaves a line in the audit trail, under the name of ``python``.
+Bounds and errors are those of REST. A change is recorded in the audit trail under the name ``python``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from tickwright.store.paging import LIMIT_DEFAULT
 
 
 class Entities:
-    """The daily part of entities; imports and modules are ``app.entities.service``."""
+    """Common operations on entities; imports and modules are in ``app.entities.service``."""
 
     def __init__(self, service: FanoutService, caller: Caller) -> None:
         self.service, self._caller = service, caller
@@ -33,18 +33,18 @@ class Entities:
         partner: str | None = None,
         enabled: bool = True,
     ) -> StoredEntity:
-        """Create an entity, or set it whole; schedulers hear of it at once. The same again changes nothing.
+        """Create or replace an entity. Schedulers use the change at once. Repeating a call changes nothing.
 
         Args:
             code: 1 to 100 letters, digits or ``_ . * @ + -``.
-            party: Goes into every message as it is; secrets are written ``${env:NAME}``. At most 64 KiB as JSON.
+            party: Copied into every message; secrets are written ``${env:NAME}``. At most 64 KiB as JSON.
             modules: ``"LOCATIONS,TARIFFS"``, or their names.
-            partner: Whose limits its calls keep to.
+            partner: The partner whose limits apply to its calls.
             enabled: Whether it is polled.
 
         Raises:
             Rejected: ``invalid_entity_code``, ``unknown_module``, ``unknown_partner``, ``plain_secret``,
-                ``party_too_large``, and a party as the payload of ``schedule``. Permanent.
+                ``party_too_large``, or the error of a party like that of a payload in ``schedule``. Permanent.
         """
         request = EntityRequest(
             party=_document(party or {}),
@@ -55,7 +55,7 @@ class Entities:
         return await self.service.entities.put(code, request, caller=self._caller)
 
     async def get(self, code: str) -> EntityDetail:
-        """Return one entity, and what became of polling it. Raises ``Rejected`` (``entity_not_found``)."""
+        """Return one entity and the results of its polls. Raises ``Rejected`` (``entity_not_found``)."""
         return await self.service.entities.get(code)
 
     async def list(
@@ -67,19 +67,15 @@ class Entities:
         cursor: str | None = None,
         limit: int = LIMIT_DEFAULT,
     ) -> Page[EntityView]:
-        """Return one page of entities, by their codes; ``cursor`` is ``next`` of the page before.
-
-        Raises:
-            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
-        """
+        """Return a page of entities by code. Raises ``Rejected`` (``invalid_limit``, ``invalid_cursor``), permanent."""
         return await self.service.entities.list(EntityQuery(module, enabled, q, cursor, limit))
 
     async def explain(self, code: str, module: str) -> EntityExplanation:
-        """Return why it is polled for a module now, or is not. Raises ``Rejected`` (``entity_not_found``)."""
+        """Return why it is polled for a module now, or why not. Raises ``Rejected`` (``entity_not_found``)."""
         return await self.service.entities.explain(code, module)
 
     async def pause(self, code: str) -> EntityView:
-        """Poll it no more. Raises ``Rejected`` (``entity_not_found``)."""
+        """Stop polling it. Raises ``Rejected`` (``entity_not_found``)."""
         return await self.service.entities.pause(code, caller=self._caller)
 
     async def enable(self, code: str) -> EntityView:
@@ -87,12 +83,12 @@ class Entities:
         return await self.service.entities.enable(code, caller=self._caller)
 
     async def delete(self, code: str) -> None:
-        """Poll it no more and forget it. Raises ``Rejected`` (``entity_not_found``)."""
+        """Stop polling it and delete it. Raises ``Rejected`` (``entity_not_found``)."""
         await self.service.entities.delete(code, caller=self._caller)
 
 
 def _document(party: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a program's document after the checks of one that came by REST."""
+    """Apply the checks of REST to a program's document."""
     document = strict_json.loads(to_json(party).encode())
     if not isinstance(document, dict):
         raise Rejected("invalid_payload", "party: give a mapping", field="party")

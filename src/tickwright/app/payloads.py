@@ -1,6 +1,6 @@
-"""Python values as JSON text that PostgreSQL keeps exactly.
+"""Python values as JSON text that PostgreSQL stores exactly.
 
-The payloads of several callers go into one statement, so a payload that PostgreSQL would refuse is refused here, to its
+Several callers' payloads go into one statement, so a payload that PostgreSQL would refuse is refused here, for its
 caller alone.
 """
 
@@ -20,14 +20,14 @@ _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _INT64_CHARS = 20
 _BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]', re.DOTALL)
 LEVELS_MAX = 1000
-"""Fewer than PostgreSQL takes, and more than an encoder of Python gives; what is encoded already may have more."""
+"""Fewer levels than PostgreSQL accepts, more than a Python encoder produces. Encoded JSON can have more."""
 
 
 def to_json(payload: Any) -> str:
     """Return ``payload`` as JSON text.
 
     Args:
-        payload: What JSON has, and dataclasses, msgspec structs, ``datetime``, ``UUID``, ``Decimal``, enums.
+        payload: JSON values, and dataclasses, msgspec structs, ``datetime``, ``UUID``, ``Decimal``, enums.
 
     Raises:
         Rejected: ``invalid_payload`` (also for a set, which has no order, and for a whole number beyond 64 bits, which
@@ -35,7 +35,7 @@ def to_json(payload: Any) -> str:
     """
     try:
         return _checked_json(payload)
-    except RecursionError:  # of the encoder, or of a check of what it takes
+    except RecursionError:  # from the encoder or from one of the checks
         raise Rejected("too_deep", "payload: too many levels of objects and arrays", field="payload") from None
 
 
@@ -68,7 +68,7 @@ def _checked_json(payload: Any) -> str:
 
 
 def _has_set(value: Any) -> bool:
-    """Whether a set is among plain containers; a struct's field that is declared as one is read as one again."""
+    """Whether plain containers contain a set. A set in a struct's field is allowed: it is read as a set again."""
     if isinstance(value, Mapping):
         return any(map(_has_set, value.values()))
     if isinstance(value, list | tuple):

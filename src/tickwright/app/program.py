@@ -1,4 +1,4 @@
-"""The app object: handlers by decorator, jobs and messages by call, a worker inside one's own program.
+"""The app object: handlers by decorator, jobs and messages by call, a worker inside your own program.
 
 ::
 
@@ -10,8 +10,8 @@
     async with app:
         await app.schedule("invoice.remind", {"invoice_id": 42}, delay="3d", key="remind-42")
 
-The object decides nothing: it turns arguments into values, and capabilities do the rest. It trusts
-no argument, and refuses what PostgreSQL would refuse before it reaches a statement that other callers share.
+The object turns arguments into values; capabilities do the rest. It trusts no argument: it refuses what PostgreSQL
+would refuse, before that reaches a statement that other callers share.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,10 +65,10 @@ _CALLER = Caller("python", Role.ADMIN)
 
 
 class Tickwright(Declarations):
-    """One program's Tickwright.
+    """The Tickwright of one program.
 
-    Making it costs nothing: settings are read and connections opened by ``async with app:``, so a module
-    may define it at import time. One event loop uses it.
+    Creating it reads no settings and opens no connections; ``async with app:`` does. So a module can define it at
+    import time. One event loop uses it.
 
     Args:
         database_url: ``postgresql://…`` instead of ``TICKWRIGHT_DATABASE_URL``.
@@ -81,8 +81,6 @@ class Tickwright(Declarations):
         self._settings: Settings | None = None
         self._stack: AsyncExitStack | None = None
         self._installation: Installation | None = None
-
-    # ------------------------------------------------------------------ scheduling
 
     def new_job(
         self,
@@ -115,32 +113,32 @@ class Tickwright(Declarations):
         expires_at: datetime | None = None,
         connection: Any = None,
     ) -> Scheduled:
-        """Schedule one job and return its id; when this returns the job is committed, or part of your transaction.
+        """Schedule one job and return its id. On return the job is committed, or part of your transaction.
 
-        Calls that come together go into the database together, so many callers cost little more than one.
+        Concurrent calls share one statement, so many callers cost little more than one.
 
         Args:
             name: A registered task type.
-            payload: What JSON has, at most 65,536 bytes; ``{}`` by default. Handlers read their arguments by name.
+            payload: JSON values, at most 65,536 bytes; ``{}`` by default. Handlers read their arguments by name.
             at: Aware; it never starts earlier, by the database's clock. Now by default.
-            delay: Instead of ``at``: this much after the database's now.
+            delay: Instead of ``at``: this long after the database's now.
             key: Idempotency key, 1 to 255 characters: the same key schedules nothing twice.
-            priority: -100 to 100; higher ones first among the jobs that are due.
+            priority: -100 to 100; due jobs with a higher one start first.
             max_attempts: 1 to 1,000; the task type's by default.
             timeout: Of one attempt; the task type's by default.
-            expires_at: When it has not started by then, it is cancelled.
-            connection: Yours, in a transaction: asyncpg, psycopg, SQLAlchemy (asynchronous ones). The job is there
-                when your transaction commits, and never was when it rolls back.
+            expires_at: If it has not started by then, it is cancelled.
+            connection: Yours, in a transaction: asyncpg, psycopg, SQLAlchemy (asynchronous ones). The job exists if and
+                only if your transaction commits.
 
         Raises:
-            Rejected: Something is out of bounds, or the task type is unknown; ``no_transaction``, where your connection
+            Rejected: Something is out of bounds, or the task type is unknown; ``no_transaction``, your connection
                 commits each statement at once. Permanent.
-            Contended: ``key_reused``, the key belongs to a different job (do not retry with it);
-                ``key_in_flight`` (retry).
+            Contended: ``key_reused``, the key belongs to a different job (do not retry with it); ``key_in_flight``
+                (retry).
             Unavailable: ``app_not_open``, outside ``async with app``.
         """
         job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at)
-        if key is not None or max_attempts is not None:  # the enqueuer checks all others itself
+        if key is not None or max_attempts is not None:  # the enqueuer checks all other arguments
             job = check_new_job(job) if key is None else with_digest(check_new_job(job))
         if connection is None:
             return await self._open.of(Enqueuer).schedule(job)
@@ -154,9 +152,9 @@ class Tickwright(Declarations):
     async def schedule_bulk(self, jobs: Iterable[NewJob]) -> int:
         """Schedule very many jobs without keys, all or none, by COPY; return how many.
 
-        The fastest way in: no ids come back. ``jobs`` may be a generator; its rows are made while PostgreSQL stores
-        the ones before, and the event loop is busy with that for up to half a second at a time, so a program that
-        also runs handlers does this elsewhere. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
+        This is the fastest way, but it returns no ids. ``jobs`` can be a generator: its rows are made while PostgreSQL
+        stores earlier ones. That blocks the event loop for up to half a second at a time, so do not call it in a
+        program that also runs handlers. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
         """
         return await copy_jobs(self._open.pool, self._open.of(Enqueuer).types, jobs)
 
@@ -174,18 +172,16 @@ class Tickwright(Declarations):
         timeout: Duration | None = None,
         expires_at: datetime | None = None,
     ) -> Scheduled:
-        """Do what :meth:`schedule` does, from a synchronous program, on its own connection.
+        """Do what :meth:`schedule` does, on the connection of a synchronous program.
 
-        The app need not be open: nothing but ``connection`` is used, a psycopg ``Connection`` or an SQLAlchemy
-        ``Connection`` or ``Session``. Arguments and errors as ``schedule``.
+        The app need not be open: only ``connection`` is used, a psycopg ``Connection`` or an SQLAlchemy ``Connection``
+        or ``Session``. Arguments and errors as ``schedule``.
         """
         job = self.new_job(
             name, payload, at=at, delay=delay, key=key, priority=priority, max_attempts=max_attempts, timeout=timeout,
             expires_at=expires_at,
         )  # fmt: skip
         return finish(schedule_through(borrow_sync(connection), job))
-
-    # ------------------------------------------------------------------ tracking
 
     async def track(
         self,
@@ -199,15 +195,15 @@ class Tickwright(Declarations):
     ) -> Tracked:
         """Register a tracker, to be polled at its account's interval; one (partner, external id) is one tracker.
 
-        A second call answers with the tracker that is there, whatever else it says. The first poll comes within one
+        A second call returns the existing tracker, whatever its other arguments are. The first poll is within one
         interval after the commit.
 
         Args:
-            account_id: 1 to 200 characters without ``/``; one that nobody knew is polled every 120 minutes.
-            partner: Whom to ask; declared here, in the TOML file or by an operator.
-            external_id: What the partner calls it, 1 to 200 characters.
-            status: Where it stands now; ``registered`` by default.
-            until: Aware; polled no more after that. The account's age from now on by default.
+            account_id: 1 to 200 characters without ``/``; a new account is polled every 120 minutes.
+            partner: The partner to poll; declared here, in the TOML file or by an operator.
+            external_id: The partner's id for it, 1 to 200 characters.
+            status: Its present status; ``registered`` by default.
+            until: Aware; it is not polled after that. By default the account's age from now on.
             connection: Yours, in a transaction that is READ COMMITTED, as for :meth:`schedule`.
 
         Raises:
@@ -233,15 +229,13 @@ class Tickwright(Declarations):
 
     @property
     def trackers(self) -> Trackers:
-        """Looking at trackers, ending them, news of them. Raises ``Unavailable`` (``app_not_open``)."""
+        """Trackers: read them, end them, report their events. Raises ``Unavailable`` (``app_not_open``)."""
         return Trackers(self._open.of(PollingService), _CALLER)
 
     @property
     def entities(self) -> Entities:
-        """Whom fan-out polls: set, looked at, paused. Raises ``Unavailable`` (``app_not_open``)."""
+        """Entities that fan-out polls: set, read, pause them. Raises ``Unavailable`` (``app_not_open``)."""
         return Entities(self._open.of(FanoutService), _CALLER)
-
-    # ------------------------------------------------------------------ reports
 
     async def request_report(
         self,
@@ -250,23 +244,23 @@ class Tickwright(Declarations):
         *,
         requester: str | None = None,
         department: str | None = None,
-        format: str | None = None,  # noqa: A002  the word of the field
+        format: str | None = None,  # noqa: A002  the name of the field
         notify: str | None = None,
         source: str | None = None,
         connection: Any = None,
     ) -> RequestedReport:
-        """Ask for a report; the answer is the id of its record, at once. ``app.reports`` looks at it.
+        """Request a report and return the id of its record at once. Read the report with ``app.reports``.
 
-        Where the same requester has an equal one under way (same type, format and conditions) that one is the answer.
+        If the same requester has an equal report in progress (same type, format and conditions), that one is returned.
 
         Args:
-            report_type: One that the app, the TOML file or an operator has set up.
+            report_type: A type that the app, the TOML file or an operator has set up.
             conditions: Values of its parameters.
-            requester: For whom; ``"python"`` by default.
-            department: Of the requester, to find reports by.
+            requester: The user that the report is for; ``"python"`` by default.
+            department: Of the requester, for searching.
             format: ``csv`` or ``parquet``; the type's by default.
-            notify: The receiver that hears of the end; the type's by default.
-            source: Who sent the requester to you, in your own words.
+            notify: The receiver that is notified of the end; the type's by default.
+            source: The origin of the request, as free text.
             connection: Yours, in a transaction that is READ COMMITTED, as for :meth:`schedule`.
 
         Raises:
@@ -286,17 +280,15 @@ class Tickwright(Declarations):
         """Records, their files, report types. Raises ``Unavailable`` (``app_not_open``)."""
         return self._open.of(ReportsService)
 
-    # ------------------------------------------------------------------ campaigns and batches
-
     async def put_campaign(self, name: str, words: Mapping[str, Any]) -> StoredCampaign:
-        """Make a campaign, or set it whole: a new version. The same again changes nothing.
+        """Create a campaign, or replace its definition: a new version. Repeating a call changes nothing.
 
         Args:
             name: 1 to 100 letters, digits, ``_ . -``.
-            words: ``type``, ``audience``, ``expression``, ``action`` and the others of the page of campaigns.
+            words: ``type``, ``audience``, ``expression``, ``action`` and the other fields of a campaign.
 
         Raises:
-            Rejected: ``invalid_campaign``, or what all mistakes have for a code, with every mistake. Permanent.
+            Rejected: ``invalid_campaign``, or the code that all mistakes share, with every mistake. Permanent.
             Unavailable: ``app_not_open``, or the audience's source does not answer. Retry.
         """
         return await self.campaigns.campaigns.put(name, words, caller=_CALLER)
@@ -305,22 +297,20 @@ class Tickwright(Declarations):
         """Execute a campaign now, whatever its schedule, and return the id of the execution.
 
         Raises:
-            Rejected: ``campaign_not_found``; ``execution_open``, where its overlap policy is ``skip``. Permanent until
-                that one has ended.
+            Rejected: ``campaign_not_found``; ``execution_open``, if its overlap policy is ``skip``. Permanent until the
+                open execution has ended.
             Unavailable: ``app_not_open``.
         """
         return (await self.campaigns.campaign_batches.start(name, caller=_CALLER)).executions[-1].id
 
     async def start_batch(self, name: str) -> int:
-        """Do the same with a batch of ``@app.batch``, of this program or another one; ``batch_not_found``."""
+        """Execute a batch of ``@app.batch``, of this or another program, like a campaign; ``batch_not_found``."""
         return (await self.campaigns.programs.start(name, caller=_CALLER)).executions[-1].id
 
     @property
     def campaigns(self) -> CampaignsService:
         """Campaigns, batches and their executions. Raises ``Unavailable`` (``app_not_open``)."""
         return self._open.of(CampaignsService)
-
-    # ------------------------------------------------------------------ publishing
 
     async def publish(
         self,
@@ -331,15 +321,15 @@ class Tickwright(Declarations):
         headers: Mapping[str, str] | None = None,
         connection: Any = None,
     ) -> int:
-        """Put a message into the outbox and return its number; the relay sends it after the commit, at least once.
+        """Put a message into the outbox and return its number. The relay sends it after the commit, at least once.
 
         Args:
             destination: ``https://…``, ``wss://…``, ``amqp:EXCHANGE/ROUTING_KEY``, ``kafka:TOPIC``, ``pg:TOPIC``.
             payload: As for ``schedule``, at most 1 MiB.
-            key: Messages with equal keys keep their order where the destination knows one.
-            headers: Sent with it; names in lower case. Without a ``traceparent`` among them the message belongs to
-                the trace of the code that calls, where there is one.
-            connection: Yours, in a transaction; the message leaves when it commits, or never.
+            key: Messages with equal keys keep their order if the destination supports it.
+            headers: Sent with it; names in lower case. Without a ``traceparent`` the message belongs to the trace of
+                the calling code, if there is one.
+            connection: Yours, in a transaction; the message is sent if and only if it commits.
 
         Raises:
             Rejected: ``invalid_target``, ``ssrf_blocked`` as for task types, ``invalid_key``, a payload as for
@@ -370,16 +360,14 @@ class Tickwright(Declarations):
             values = _message(destination, payload, key, headers)
             return _stored(finish(borrow_sync(connection).fetch(_SQL["publish"], *values)), span)
 
-    # ------------------------------------------------------------------ opening
-
     def using(self, settings: Settings) -> Self:
-        """Use ``settings`` from the next opening on, whatever the environment says; for programs that run apps."""
+        """Use ``settings`` from the next opening on, regardless of the environment; for programs that run apps."""
         self._settings = settings
         return self
 
     @property
     def own_settings(self) -> Mapping[str, Any]:
-        """The settings that this object was made with, without those that were left out."""
+        """The settings that this object was created with, without the omitted ones."""
         return {name: value for name, value in self._given.items() if value is not None}
 
     @property
@@ -389,16 +377,12 @@ class Tickwright(Declarations):
 
     @property
     def database(self) -> Database:
-        """Where the open app is. Raises ``Unavailable`` (``app_not_open``)."""
+        """The open app's database. Raises ``Unavailable`` (``app_not_open``)."""
         return self._open.database
 
     @property
     def settings(self) -> Settings:
-        """The settings in force; read when first asked for.
-
-        Raises:
-            Rejected: ``invalid_settings``, with every mistake. Permanent.
-        """
+        """The settings; read on first use. Raises ``Rejected`` (``invalid_settings``, all mistakes): permanent."""
         if self._settings is None:
             self._settings = load_settings(**self._given)
         return self._settings
@@ -423,11 +407,9 @@ class Tickwright(Declarations):
         if stack is not None:
             await stack.aclose()
 
-    # ------------------------------------------------------------------ looking after
-
     @property
     def service(self) -> JobService:
-        """What operators do with jobs: listings, dead letters, task types. What is below is the daily part."""
+        """Operations on jobs for operators: listings, dead letters, task types. Common ones are methods of the app."""
         return self._open.of(JobService)
 
     @property
@@ -440,7 +422,7 @@ class Tickwright(Declarations):
         return await self.service.get(job_id)
 
     async def explain(self, job_id: int) -> Explanation:
-        """Return why a job is where it is. Raises ``Rejected`` (``job_not_found``)."""
+        """Return an explanation of a job's status. Raises ``Rejected`` (``job_not_found``)."""
         return await self.service.explain(job_id)
 
     async def cancel(self, job_id: int) -> JobAction:
@@ -452,11 +434,11 @@ class Tickwright(Declarations):
         return await self.service.cancel(job_id, caller=_CALLER)
 
     async def retry(self, job_id: int) -> JobAction:
-        """Put a failed job back to work. Raises ``Rejected`` (``job_not_found``, ``job_not_failed``)."""
+        """Retry a failed job now. Raises ``Rejected`` (``job_not_found``, ``job_not_failed``)."""
         return await self.service.retry(job_id, caller=_CALLER)
 
     async def reschedule(self, job_id: int, *, at: datetime | None = None, delay: Duration | None = None) -> JobAction:
-        """Give a pending job another time. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
+        """Change the time of a pending job. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
         if (at is None) == (delay is None):
             raise Rejected("execute_at_and_delay", "give at or delay, one of them", field="delay")
         return await self.service.reschedule(job_id, caller=_CALLER, execute_at=at, delay=as_duration("delay", delay))
@@ -465,8 +447,6 @@ class Tickwright(Declarations):
         """Make a pending job due now. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
         return await self.service.run_now(job_id, caller=_CALLER)
 
-    # ------------------------------------------------------------------ working
-
     @property
     def _open(self) -> Installation:
         if self._installation is None:
@@ -474,7 +454,7 @@ class Tickwright(Declarations):
         return self._installation
 
     async def run_worker(self, *, roles: Sequence[str] = ("worker", "scheduler", "relay")) -> None:
-        """Run a worker inside this program until cancelled; then finish what runs and give back the rest.
+        """Run a worker inside this program until cancelled. Then finish the running work and release the rest.
 
         Raises:
             Rejected: ``unknown_role``. Permanent.
@@ -533,7 +513,7 @@ def _stored(rows: Sequence[Any], span: Span) -> int:
 
 
 def _check_destination(destination: str, settings: Settings) -> None:
-    """Refuse at once what the relay could never send."""
+    """Refuse at once a destination that the relay can never reach."""
     target = parse_target(destination)
     if isinstance(target, PythonTarget):
         raise Rejected("invalid_target", "a message goes outside; schedule a job for a handler", field="destination")

@@ -1,6 +1,6 @@
-"""Reports by call: asked for alone or in the caller's own transaction, with the answers and bounds of the REST API.
+"""Requests for reports by a program, alone or in the caller's own transaction, with the bounds of the REST API.
 
-Like a job that a program schedules, it leaves no line in the audit trail, which is the operators'.
+Like a job that a program schedules, a request is not recorded in the audit trail, which is for operators.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ _body = msgspec.json.Decoder(ReportRequestBody)
 
 
 class RequestedReport(msgspec.Struct, frozen=True):
-    """The answer: the record's id, and whether this call made it; else an equal one was under way."""
+    """The id of the record, and whether this call created it or found an equal one in progress."""
 
     id: int
     created: bool
 
 
 class _Borrowed:
-    """The caller's connection, with as much of asyncpg's as making a record needs."""
+    """The caller's connection, with the part of asyncpg's interface that creating a record needs."""
 
     def __init__(self, connection: Fetching) -> None:
         self._connection = connection
@@ -52,7 +52,7 @@ class _Borrowed:
 
 
 def body_of(wanted: Mapping[str, Any]) -> ReportRequestBody:
-    """Return what a program wants, read as a body from a stranger is: the same bounds, the same errors."""
+    """Decode a program's request like a body of REST, with the same bounds and errors."""
     given = {name: value for name, value in wanted.items() if value is not None}
     return strict_json.decode(to_json(given).encode(), _body)
 
@@ -60,7 +60,7 @@ def body_of(wanted: Mapping[str, Any]) -> ReportRequestBody:
 async def request_report(
     reports: ReportsService, pool: Pool, wanted: Mapping[str, Any], caller: Caller, connection: Any
 ) -> RequestedReport:
-    """Ask for a report, on the caller's connection if there is one."""
+    """Request a report, on the caller's connection if there is one."""
     new = await reports.records.check(body_of(wanted), caller)
     if connection is None:
         async with pool.acquire() as own, own.transaction():
@@ -73,7 +73,7 @@ async def request_report(
 
 
 async def _check_isolation(connection: Fetching) -> None:
-    """With a snapshot of its own it would not see the equal report of somebody else that is under way."""
+    """Refuse a transaction that keeps its snapshot: it would not see an equal report of another transaction."""
     isolation: str = (await connection.fetch(_SQL["isolation"]))[0][0]
     if isolation in _KEEPS_ITS_SNAPSHOT:
         raise Rejected(

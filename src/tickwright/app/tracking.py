@@ -1,7 +1,7 @@
-"""Trackers by call: registered alone or in the caller's own transaction, looked at, told of and ended.
+"""Trackers by call: registered alone or in the caller's own transaction, read, updated by events and ended.
 
-What is registered is the same as by REST, with the same bounds and errors; like a job that a program schedules, it
-leaves no line in the audit trail, which is the operators'.
+Bounds and errors are those of REST. Like a job that a program schedules, a registration is not recorded in the audit
+trail, which is for operators.
 """
 
 from datetime import datetime
@@ -34,19 +34,14 @@ _KEEPS_ITS_SNAPSHOT = ("repeatable read", "serializable")
 
 
 class Tracked(msgspec.Struct, frozen=True):
-    """The answer: the tracker's id, and whether this call registered it."""
+    """The id of the tracker, and whether this call registered it."""
 
     id: int
     created: bool
 
 
 class Trackers:
-    """The daily part of trackers: ``app.trackers``. Everything else is ``app.trackers.service``.
-
-    Args:
-        service: What operators do: listings, accounts, partners, slices, imports.
-        caller: In whose name a tracker is ended, by itself or by news, as the audit trail shows it.
-    """
+    """Common operations on trackers: ``app.trackers``. Everything else is in ``app.trackers.service``."""
 
     def __init__(self, service: PollingService, caller: Caller) -> None:
         self.service, self._caller = service, caller
@@ -56,11 +51,11 @@ class Trackers:
         return await self.service.get(tracker_id)
 
     async def explain(self, tracker_id: int) -> Explanation:
-        """Return why a tracker is where it is. Raises ``Rejected`` (``tracker_not_found``)."""
+        """Return an explanation of a tracker's state. Raises ``Rejected`` (``tracker_not_found``)."""
         return await self.service.explain(tracker_id)
 
     async def end(self, tracker_id: int) -> EndedTracker:
-        """Poll a tracker no more; a poll that was selected already still goes out. Twice is harmless.
+        """Stop polling a tracker. A poll that is already selected is still sent. Repeated calls are harmless.
 
         Raises:
             Rejected: ``tracker_not_found``. Permanent.
@@ -68,13 +63,13 @@ class Trackers:
         return await self.service.end(tracker_id, caller=self._caller)
 
     async def event(self, tracker_id: int, status: str, *, at: datetime, event_id: str | None = None) -> EventOutcome:
-        """Take an event of a tracker: a newer status counts, and the next poll waits for one whole interval.
+        """Report an event of a tracker. A newer status is stored, and the next poll waits for one whole interval.
 
         Args:
-            tracker_id: Whose.
+            tracker_id: Of the tracker.
             status: 1 to 100 characters.
-            at: Aware: when the status came to be. What is not newer than the tracker's status changes nothing.
-            event_id: The sender's, 1 to 200 characters: the same one twice is one piece of news.
+            at: Aware: when the status began. An event not newer than the tracker's status changes nothing.
+            event_id: The sender's, 1 to 200 characters: two events with one id count as one.
 
         Raises:
             Rejected: ``tracker_not_found``, ``time_in_future``, ``invalid_status``, ``invalid_event_id``,
@@ -90,7 +85,7 @@ class Trackers:
 def new_tracker(
     account_id: str, partner: str, external_id: str, status: str | None, until: datetime | None
 ) -> NewTracker:
-    """Return a checked tracker; errors as :func:`check_tracker`, and ``invalid_tracker`` for what is no text."""
+    """Return a checked tracker; errors as :func:`check_tracker`, and ``invalid_tracker`` for a non-text value."""
     for field, value in {"account_id": account_id, "partner": partner, "external_id": external_id}.items():
         if not isinstance(value, str):
             raise Rejected("invalid_tracker", f"{field}: text, not {type(value).__name__}", field=field)
@@ -107,10 +102,10 @@ async def track(pool: Pool, new: NewTracker, connection: Any) -> Tracked:
 
 
 async def track_borrowed(connection: Fetching, new: NewTracker) -> Tracked:
-    """Register ``new`` in the caller's transaction, which has to see what others commit.
+    """Register ``new`` in the caller's transaction, which must see what others commit.
 
-    With a snapshot of its own it would not find a tracker that was placed meanwhile, and answer with the id of a
-    second one, which is dropped when its turn to be placed comes: an id that nothing has.
+    A transaction that keeps its snapshot would not find a tracker that was placed meanwhile. It would return the id of
+    a duplicate, which is dropped before it is placed.
 
     Raises:
         Rejected: ``unsupported_isolation``, ``unknown_partner``. Permanent.
@@ -126,11 +121,7 @@ async def track_borrowed(connection: Fetching, new: NewTracker) -> Tracked:
 
 
 async def track_through(connection: Fetching, new: NewTracker) -> Tracked:
-    """Register ``new`` on ``connection``, which is in a transaction.
-
-    Raises:
-        Rejected: ``unknown_partner``. Permanent until somebody sets the partner up.
-    """
+    """Register ``new`` in a transaction. Raises ``Rejected`` (``unknown_partner``): permanent until it is set up."""
     tracker_id, created = await store.register(connection, new)
     if tracker_id is None:
         raise unknown_partner(new.partner)

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit code."""
+    """Run the command line and exit with its code."""
     from tickwright.cli.program import run
 
     sys.exit(run(sys.argv[1:]))

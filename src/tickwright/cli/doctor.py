@@ -1,7 +1,7 @@
-"""``tickwright doctor``: is this installation able to keep its promises, and if not, what to do.
+"""``tickwright doctor``: checks whether this installation can keep its promises, and what to do if not.
 
-Each check answers ``ok``, ``warn`` (it works, with less than it could promise) or ``fail``, and a remedy. The
-command fails when one of them fails.
+Each check returns ``ok``, ``warn`` (it works with fewer guarantees) or ``fail``, and a remedy. The command fails if a
+check fails.
 """
 
 import asyncio
@@ -40,12 +40,10 @@ from tickwright.transports.objectstore.plugin import ObjectStoreSettings, object
 from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.plugin import RedisSettings
 
-# What a check of the doctor found.
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer: ``warn`` works with less than it could promise; each but ``ok`` has a remedy."""
+    """The result of one check. ``warn`` means fewer guarantees; each result but ``ok`` has a remedy."""
 
     check: str
     verdict: Literal["ok", "warn", "fail"]
@@ -53,7 +51,7 @@ class Finding:
     remedy: str = ""
 
 
-# Reports: the object store, the configured sources, and which processes serve each type.
+# Reports: the object store, the configured sources, and the processes that serve each type.
 #
 # Skipped without a report type, a source or a configured object store.
 
@@ -63,12 +61,12 @@ SOURCE_TIMEOUT = timedelta(seconds=10)
 
 
 async def has_report_types(pool: Pool) -> bool:
-    """Return whether a report can be asked for."""
+    """Return whether there is a report type."""
     return bool(await pool.fetchval(_SQL["has_report_types"]))
 
 
 async def examine_reports(settings: Settings, pool: Pool, *, embedded: bool) -> list[Finding]:
-    """Return what was found; empty where nothing of reports is set up."""
+    """Return the findings about reports; empty if nothing of reports is set up."""
     terms = load_config(settings.config).get("sources", {})
     types = await has_report_types(pool)
     found: list[Finding] = []
@@ -86,7 +84,7 @@ async def examine_reports(settings: Settings, pool: Pool, *, embedded: bool) -> 
 
 
 async def _objects(settings: Settings, *, embedded: bool) -> Finding:
-    """Put a small object, read its size back, and remove it."""
+    """Store a small object, read its size and delete it."""
     url = objects_url(settings)
     try:
         objects = LazyObjects(url, os.environ)
@@ -130,7 +128,7 @@ async def _sources(sources: Sources) -> AsyncIterator[Finding]:
 
 
 async def _listeners(pool: Pool) -> list[Finding]:
-    """Report what report types need and no live process serves."""
+    """Find the functions and sources that report types need and no live process serves."""
     unserved = await pool.fetch(_SQL["unserved"])
     if not unserved:
         return [Finding("report listeners", "ok", "every listener of every report type is served")]
@@ -141,18 +139,18 @@ async def _listeners(pool: Pool) -> list[Finding]:
     ]
 
 
-# Campaigns and batches: which processes can work on what is scheduled or open.
+# Campaigns and batches: the processes that can execute what is scheduled or open.
 
 NAMES_CHARS = 200
 
 
 async def has_batches(pool: Pool) -> bool:
-    """Return whether something of this kind is set up."""
+    """Return whether a campaign or batch is set up."""
     return bool(await pool.fetchval(_SQL["has_batches"]))
 
 
 async def examine_batches(pool: Pool) -> list[Finding]:
-    """Return what was found; empty where nothing is set up. Sources are asked beside those of reports."""
+    """Return the findings about batches; empty if none is set up. Sources are checked with those of reports."""
     if not await has_batches(pool):
         return []
     unserved = await pool.fetch(_SQL["unserved_batches"])
@@ -178,7 +176,7 @@ ROLES_SHOWN = 5
 
 
 def run_doctor(*, as_json: bool) -> bool:
-    """Print the findings; return whether none of them is ``fail``."""
+    """Print the findings; return whether no check failed."""
     findings = asyncio.run(_examine())
     good = all(finding.verdict != "fail" for finding in findings)
     if as_json:
@@ -246,7 +244,7 @@ async def _database(settings: Settings, database: Database) -> list[Finding]:
 
 
 async def _round_trip_s(pool: asyncpg.Pool) -> float:
-    """Return the shortest of a few round trips: the way to the database, without what else it does meanwhile."""
+    """Return the shortest of a few round trips, so that other load on the database does not count."""
     took_s = []
     async with pool.acquire() as connection:
         for _ in range(ROUND_TRIPS):
@@ -361,7 +359,7 @@ def _rights(excess: Sequence[Mapping[str, Any]]) -> Finding:
 
 
 def _table_locks(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Judge whether a session that stops a table by asking for a lock without a right to it would be ended."""
+    """Check whether Tickwright may end a session that blocks a table by requesting a lock that it has no right to."""
     if rows:
         names = ", ".join(row["role"] for row in rows[:ROLES_SHOWN]) + (" …" if len(rows) > ROLES_SHOWN else "")
         says = f"a session of {names} that holds up a table would be named and not ended"

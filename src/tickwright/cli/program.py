@@ -1,4 +1,4 @@
-"""The tree of commands, and how every one of them ends."""
+"""The tree of commands, and their exit codes."""
 
 import json
 import sys
@@ -60,7 +60,7 @@ WRONG_USE = frozenset(
         "wrong_argument",
     }
 )
-"""Errors of whoever typed the command or set its environment."""
+"""Errors in the command or its environment: exit code 2."""
 
 
 @app.callback(invoke_without_command=True)

@@ -20,7 +20,7 @@ App = Annotated[str | None, typer.Option("--app", metavar="MODULE:APP", help="Yo
 
 
 def add_to(app: typer.Typer) -> None:
-    """Put the commands of this module into the tree."""
+    """Add the commands of this module to the command line."""
     for command in (up, migrate, run):
         app.command()(command)
     for role in ROLES:
@@ -46,7 +46,7 @@ def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead of running it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring the database to this release's schema; safe while the product works."""
+    """Migrate the database to this release's schema. Safe while Tickwright runs."""
     from tickwright.cli.kit.output import show_answer, write
     from tickwright.process.database import open_database
     from tickwright.process.settings import load_settings
@@ -93,7 +93,7 @@ def _run(roles: list[str], app: str | None) -> None:
 
 
 async def _to_the_end(node: Coroutine[Any, Any, None]) -> None:
-    """Run a node and leave: a function that swallows its cancellation would keep the process for ever."""
+    """Run a node, then exit even if a function ignores its cancellation."""
     import structlog
 
     await node
@@ -109,7 +109,7 @@ async def _to_the_end(node: Coroutine[Any, Any, None]) -> None:
 
 
 def _collect_seldom() -> None:
-    """Keep the collector from walking what lives as long as the process, and from running with every batch."""
+    """Exclude long-lived objects from garbage collection, and collect less often than per batch."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
@@ -125,7 +125,7 @@ def bench(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as jobs, lateness, pickup, recovery.")],
 ) -> None:
-    """Measure, on a server that the bench brings itself."""
+    """Run a benchmark on a server that it starts itself."""
     wanted = f"tickwright.bench.{name.replace('-', '_')}"
     try:
         measure = importlib.import_module(wanted).main
@@ -149,7 +149,7 @@ def top(
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check the database, its settings and everything around it; each finding comes with a remedy."""
+    """Check the database, its settings and its environment. Each finding has a remedy."""
     from tickwright.cli.doctor import run_doctor
 
     if not run_doctor(as_json=as_json):

@@ -1,6 +1,6 @@
-"""The web page: its source in ``web/``, what is built of it in ``static/``, and what serves that.
+"""The dashboard: its source in ``web/``, its build in ``static/``, and the application that serves it.
 
-It knows nothing of the API but that it is a client of it, in somebody's browser.
+It runs in the browser as an ordinary client of the API.
 """
 
 from tickwright.dashboard.page import Page

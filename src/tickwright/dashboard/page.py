@@ -1,8 +1,7 @@
-"""The page as an ASGI application: its files, and ``index.html`` for every address that one of its views may have.
+"""The dashboard as an ASGI application: its files, and ``index.html`` for every address of a view.
 
-It answers ``GET`` and ``HEAD``, keeps nothing, asks nobody and knows no user: whatever the page shows, it fetches
-from the API with what its user has. What it may do is bound by a content security policy: nothing from
-elsewhere, no inline script, inline styles only with the number that is new in every answer.
+It answers ``GET`` and ``HEAD``, has no state, makes no requests and knows no users: the dashboard fetches its data from
+the API. Inline scripts are forbidden; inline styles need the nonce of the answer.
 """
 
 import gzip
@@ -14,15 +13,15 @@ from typing import Any
 
 from tickwright.ports.ids import random_token
 
-# The built files, read once: what is in memory is all that can be asked for, so no path leads anywhere else.
+# The built files are read once. Only files in memory are served, so no path leads anywhere else.
 
 STATIC = Path(__file__).parent / "static"
 INDEX = "index.html"
 ASSETS = "assets/"
-"""Below it are the files that ``index.html`` loads, by way of the build's hash: ``assets/HASH/index.js``.
+"""Folder of the files that ``index.html`` loads, under the build's hash: ``assets/HASH/index.js``.
 
-Imports between them are relative, so all of them are read under that hash and may be kept for ever, while the names in
-the tree stay the same from build to build. Without the hash they are served too, to be asked for again.
+Imports between them are relative, so all are loaded under that hash and can be cached forever, while their names stay
+the same from build to build. They are also served without the hash, to be revalidated.
 """
 BUILD_CHARS = 16
 _TYPES = {
@@ -52,7 +51,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file; ``packed`` is it in gzip, where that saves something."""
+    """One file; ``packed`` is its gzip form, if that is smaller."""
 
     content_type: bytes
     plain: Variant
@@ -60,18 +59,18 @@ class StaticFile:
 
 
 def has_known_type(name: str) -> bool:
-    """Whether ``name`` ends as a file does that could be served."""
+    """Whether ``name`` has the suffix of a file that can be served."""
     return Path(name).suffix in _TYPES
 
 
 def read_files(folder: Path) -> Mapping[str, StaticFile]:
-    """Return every file below ``folder`` that browsers may have, by its path; none where there is no such folder."""
+    """Return every servable file below ``folder`` by its path; empty if there is no such folder."""
     found = (file for file in sorted(folder.rglob("*")) if file.is_file() and file.suffix in _TYPES)
     return {file.relative_to(folder).as_posix(): _read(file) for file in found}
 
 
 def build_of(files: Mapping[str, StaticFile]) -> str:
-    """Return the hash of a build: another one whenever a name or a byte differs."""
+    """Return the hash of a build, which changes with any name or byte."""
     whole = sha256(b"".join(name.encode() + b"\0" + file.plain.etag for name, file in sorted(files.items())))
     return whole.hexdigest()[:BUILD_CHARS]
 
@@ -112,7 +111,7 @@ _NOT_BUILT = (
 
 
 def policy(nonce: str) -> bytes:
-    """Return the content security policy of an answer; frames are no way round it, and neither is another base."""
+    """Return the content security policy of an answer. It also forbids frames and a foreign base."""
     return (
         f"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; "
         "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'self'; form-action 'self'; "
@@ -123,10 +122,8 @@ def policy(nonce: str) -> bytes:
 class Page:
     """The ASGI application; see the module.
 
-    Args:
-        prefix: The path under which browsers see it, such as ``/tickwright``; empty at the root. It is in the
-            page's ``<base>``; a request's path comes without it.
-        folder: Where the built files are.
+    Browsers see it under ``prefix``, such as ``/tickwright``; empty at the root. It is in the ``<base>`` of the
+    dashboard; paths of requests do not contain it.
     """
 
     def __init__(self, prefix: str = "", folder: Path = STATIC) -> None:
@@ -189,7 +186,7 @@ def _said(status: int, text: bytes, *more: tuple[bytes, bytes]) -> tuple[int, He
 
 
 def _is_doubtful(path: str) -> bool:
-    """Whether no link of ours leads here: empty steps, steps up, characters that servers read differently."""
+    """Whether a path cannot come from our links: empty steps, steps up, characters that servers read differently."""
     odd = any(ord(character) < 0x20 or character in "\\\x7f" for character in path)
     steps = path[1:].split("/")
     empty = not path.startswith("/") or "" in steps[:-1]

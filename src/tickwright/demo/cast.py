@@ -1,4 +1,4 @@
-"""The example's jobs: a good one, a slow one that is cancelled, one that needs two tries, one that never works."""
+"""The example's jobs: one succeeds, one is slow and is cancelled, one needs two attempts, one always fails."""
 
 import asyncio
 from contextlib import suppress
@@ -35,12 +35,12 @@ def add_handlers(app: Tickwright) -> None:
 
     @app.job("example.endless", timeout="1m")
     async def endless(job: Job) -> None:
-        while not job.cancelled:  # noqa: ASYNC110  an example of looking at it
+        while not job.cancelled:  # noqa: ASYNC110  shows how to read the flag
             await asyncio.sleep(1)
 
 
 async def keep_scheduling(app: Tickwright) -> None:
-    """Schedule the example's jobs a few seconds ahead, again and again, until cancelled."""
+    """Schedule the example's jobs a few seconds ahead, repeatedly, until cancelled."""
     turn = 0
     endless: dict[int, int] = {}  # by the turn in which it is cancelled
     while True:
@@ -48,7 +48,7 @@ async def keep_scheduling(app: Tickwright) -> None:
         if turn % 15 == 4:
             endless[turn + 6] = (await app.schedule("example.endless", delay=timedelta(seconds=1))).id
         if (over := endless.pop(turn, None)) is not None:
-            with suppress(Rejected):  # the machine slept, and its minute is over
+            with suppress(Rejected):  # the machine slept, and the job's minute is over
                 await app.cancel(over)
         turn += 1
         await asyncio.sleep(1)

@@ -1,6 +1,6 @@
 """The example's OCPI hub: four entities, their providers in the receiver's process, three consumers of one slot each.
 
-It comes where RabbitMQ answers. Where it does not, or not any more, its entities are paused.
+It runs if RabbitMQ answers. Otherwise its entities are paused.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _SQL = load("tickwright.demo.sql", "world.sql")
 
 
 class Provider(NamedTuple):
-    """One provider as the ledger has it; seconds ago, ``None`` for never."""
+    """One provider in the ledger; seconds ago, ``None`` for never."""
 
     code: str
     running_s: float | None
@@ -46,7 +46,7 @@ class Provider(NamedTuple):
 
 
 async def find_hub(settings: Settings) -> tuple[bool, str]:
-    """Return whether the hub can come, and in words why or why not."""
+    """Return whether the hub can run, and the reason as text."""
     url = settings.part(RabbitSettings).amqp_url
     if url is None:
         return False, "set TICKWRIGHT_AMQP_URL, and an OCPI hub comes to the example: entity fan-out through RabbitMQ"
@@ -58,30 +58,28 @@ async def find_hub(settings: Settings) -> tuple[bool, str]:
 
 
 def hub_environment() -> dict[str, str]:
-    """Return what providers and consumers share, and nobody else knows."""
+    """Return the secrets that only providers and consumers share."""
     return {TOKEN_VARIABLE: random_token(16), TOKEN_HOSTS: "http://127.0.0.1"}
 
 
 async def register_hub(pool: Pool, port: int) -> None:
-    """Tell where the providers are now, and poll them."""
+    """Register the providers' current addresses, and poll them."""
     await declare_modules(pool, app.registrations, {})
     for code in PROVIDERS:
         await pool.execute(_SQL["put_entity"], code, f"http://127.0.0.1:{port}/hub/{code}/locations", TOKEN_VARIABLE)
 
 
 async def pause_hub(pool: Pool) -> None:
-    """Poll nobody of an earlier start: nobody would answer."""
+    """Pause the entities of an earlier start, because no provider runs."""
     await pool.execute(_SQL["pause_entities"], list(PROVIDERS))
 
 
 @asynccontextmanager
 async def open_consumers(database_url: str, environment: Mapping[str, str], log: int | None) -> AsyncIterator[None]:
-    """Run the consumers, which end with us whatever happens to us.
+    """Run the consumers, which end when this process ends, however that ends.
 
-    Args:
-        database_url: Where their claims are.
-        environment: What they share with the providers.
-        log: The file descriptor that their log goes to; ``None`` for our standard error.
+    They share ``environment`` with the providers. ``log`` is the descriptor of their log, ``None`` for our standard
+    error.
     """
     env = {
         **os.environ,
@@ -96,7 +94,7 @@ async def open_consumers(database_url: str, environment: Mapping[str, str], log:
     started: list[asyncio.subprocess.Process] = []
     try:
         for _ in range(CONSUMERS):
-            started.append(  # noqa: PERF401  those that run are ended when the next one cannot start
+            started.append(  # noqa: PERF401  started ones are ended when the next one cannot start
                 await asyncio.create_subprocess_exec(*words, env=env, stdin=pipe, stderr=log, start_new_session=True)
             )
         yield
@@ -116,13 +114,13 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def look_at_hub(pool: Pool) -> Sequence[Provider]:
-    """Look now."""
+    """Return the current state of the providers."""
     rows: Sequence[Any] = await pool.fetch(_SQL["providers"], list(PROVIDERS))
     return [Provider(*row) for row in rows]
 
 
 def hub_line(providers: Sequence[Provider]) -> str:
-    """Return who was asked when, in one line."""
+    """Return when each provider was called, in one line."""
     return "hub: " + " · ".join(f"{one.code} {_when(one)}" for one in providers)
 
 
@@ -145,15 +143,15 @@ def _when(one: Provider) -> str:
 
 # A consumer of the example's hub: one slot, in a process of its own (``python -m tickwright.demo.hub``).
 #
-# It is told everything by its environment, and ends when its standard input is closed, so it cannot outlive ``up`` even
-# when that is killed.
+# Its environment configures it. It ends when its standard input is closed, so it cannot outlive ``up``, even if that is
+# killed.
 
 app = Tickwright()
 
 
 @app.module("LOCATIONS", every="10s", timeout="20s")
 async def locations(task: EntityTask) -> None:
-    """Ask a provider what is new."""
+    """Ask a provider for changes."""
     since = task.last_executed_at
     params = {} if since is None else {"date_from": since.isoformat()}
     headers = {"authorization": f"Token {task.resolve(task.party['token'])}"}
@@ -182,5 +180,5 @@ async def _standard_input_closed() -> None:
 
 
 if __name__ == "__main__":
-    gc.freeze()  # at the end of the process the collector would walk every module once more: a second of waiting
+    gc.freeze()  # otherwise the collector walks every module at exit, for a second
     asyncio.run(_work())

@@ -1,7 +1,7 @@
-"""The example's campaign: a loan for whoever of fifty thousand clients can pay it back, offered once with each start.
+"""The example's campaign: a loan for those of fifty thousand clients that can repay it, once per start.
 
-It is due a few seconds ahead, and slow on purpose, so that one can watch it. What it decides becomes a job per client,
-chunk by chunk so that other jobs need not wait, whose function writes an application into the clients' own database.
+It is due after a few seconds and slow on purpose, so that you can watch it. Each selected client becomes a job,
+released chunk by chunk so that other jobs need not wait. The job writes an application into the clients' own database.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _CALLER = Caller("up", Role.ADMIN)
 
 
 async def make_clients(url: str) -> None:
-    """Fill their database, once."""
+    """Fill the clients' database, once."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(_SQL["make_clients"])
@@ -59,13 +59,13 @@ async def make_clients(url: str) -> None:
 
 
 class Loans:
-    """The campaign, and the applications that come of it."""
+    """The campaign, and the applications that it creates."""
 
     def __init__(self) -> None:
         self._clients: asyncpg.Pool | None = None
 
     def add_handler(self, app: Tickwright) -> None:
-        """Register the function of the action."""
+        """Register the job of the action."""
 
         @app.job(JOB, timeout="5s", keep_history=False)
         async def apply(_job: Job, execution_id: int, client_id: str) -> None:
@@ -73,7 +73,7 @@ class Loans:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are clients."""
+        """Whether the clients' database is open."""
         return self._clients is not None
 
     async def open(self, url: str) -> None:
@@ -81,12 +81,12 @@ class Loans:
         self._clients = await asyncpg.create_pool(url, min_size=0, max_size=CONNECTIONS_MAX)
 
     async def aclose(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         if self._clients is not None:
             await self._clients.close()
 
     async def offer(self, node: Node, say: Callable[[str], None]) -> None:
-        """Set the campaign up, due in a few seconds, and say at the end what has come of it."""
+        """Set the campaign up, due in a few seconds, and report its result."""
         await node.supervisor.started()
         with suppress(TickwrightError, *UNAVAILABLE):
             due = await node.installation.pool.fetchval(_WORLD["soon"], AHEAD_S)
@@ -97,7 +97,7 @@ class Loans:
             say(f"  loans     {await self._outcome(node, due)}")
 
     async def _outcome(self, node: Node, due: datetime) -> str:
-        """Wait until the execution of ``due`` is over and all its applications are there."""
+        """Wait until the execution of ``due`` has ended and all its applications are written."""
         campaign = await self._ended(node, due)
         assert campaign.last_execution_id is not None  # noqa: S101  it has ended
         execution = await node.installation.of(CampaignsService).executions.get(campaign.last_execution_id)

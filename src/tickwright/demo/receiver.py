@@ -1,8 +1,8 @@
-"""The other side of the example's callbacks: a small server that trusts nothing but the signature.
+"""The receiver of the example's callbacks: a small server that trusts only the signature.
 
-Runs as a process of its own (``python -m tickwright.demo.receiver``). It says its port on standard
-output, hears its secret on standard input, and ends when that is closed, so it cannot outlive ``up``
-even when that is killed. Its connections have the bounds of every listener of Tickwright.
+Runs as a process of its own (``python -m tickwright.demo.receiver``). It prints its port to standard output, reads its
+secret from standard input, and ends when that is closed, so it cannot outlive ``up``, even if that is killed. Its
+connections have the bounds of every listener of Tickwright.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from starlette.routing import Route
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
 
-# Three couriers of the example: a slow one, one that asks for silence now and then, and one that fails for a while.
+# Three couriers of the example: one is slow, one sometimes asks for silence, one fails for a while.
 #
-# They run in the receiver's process. Each shipment goes through a few stations and is delivered after some polls.
+# They run in the receiver's process. Each shipment passes a few stations and is delivered after some polls.
 
 SLOW_S = 0.4
 STRICT_PER_S = 25
 STRICT_CALLS, SILENCE_S = 200, 2
-"""The strict one asks for silence above its limit, and after each so many calls: as a courier under load does."""
+"""The strict courier asks for silence above its limit and after this many calls, like a courier under load."""
 
 FAILS_S, EVERY_S = 30.0, 120.0
 STATIONS = ("accepted", "in_transit", "at_depot", "out_for_delivery")
@@ -50,7 +50,7 @@ class Couriers:
         self._started_s = monotonic()
 
     async def answer(self, request: Request) -> Response:
-        """Answer one poll as the courier of this name does."""
+        """Answer one poll as the named courier."""
         name, shipment = request.path_params["name"], request.path_params["shipment"]
         if name == "strict" and self._too_many():
             return PlainTextResponse("slow down", 429, headers={"Retry-After": str(SILENCE_S)})
@@ -79,22 +79,21 @@ class Couriers:
 
 
 def courier_routes() -> list[Route]:
-    """Return what lets the receiver's server answer as couriers, too."""
+    """Return the routes of the couriers."""
     return [Route("/couriers/{name}/{shipment}", Couriers().answer)]
 
 
-# Four providers of the example's hub, one of them slow. They run in the receiver's process.
-#
-# The slow one takes as long for an answer as the others together would for fifty.
+# Four providers of the example's hub, in the receiver's process. The slow one takes as long for one answer as another
+# one for fifty.
 
 TOKEN_VARIABLE = "TICKWRIGHT_SECRET_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
 TOKEN_HOSTS = "TICKWRIGHT_SECRET_HOSTS_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
 PROVIDERS: Mapping[str, float] = {"DE.SLO": 5.0, "NL.ONE": 0.1, "NL.TWO": 0.1, "NL.TRE": 0.1}
-"""How many seconds each takes."""
+"""Seconds that each takes for an answer."""
 
 
 async def _answer(request: Request) -> Response:
-    """Answer ``GET /hub/{code}/locations?date_from=``: nothing is new."""
+    """Answer ``GET /hub/{code}/locations?date_from=`` without any changes."""
     shown, wanted = request.headers.get("authorization", ""), f"Token {os.environ.get(TOKEN_VARIABLE, '')}"
     if not hmac.compare_digest(shown.encode(), wanted.encode()):
         return JSONResponse({"status_code": 2001, "status_message": "wrong token"}, 401)
@@ -106,19 +105,19 @@ async def _answer(request: Request) -> Response:
 
 
 def provider_routes() -> list[Route]:
-    """Return what lets the receiver's server answer as providers, too."""
+    """Return the routes of the providers."""
     return [Route("/hub/{code}/locations", _answer)]
 
 
 BODY_BYTES_MAX = 65_536
 BODY_S = 10.0
 LIMITS = ListenerLimits(connections=1024, per_address=1024)
-"""Only this machine reaches it."""
+"""Only this machine can reach it."""
 REMEMBERED_MAX = 10_000
 
 
 class Receiver:
-    """Verifies, refuses what is older than what it knows, and takes each message once."""
+    """Verifies callbacks, refuses old fences, and accepts each message once."""
 
     def __init__(self) -> None:
         self.webhook: Webhook | None = None
@@ -149,7 +148,7 @@ class Receiver:
 
 
 async def _read(request: Request) -> bytes | Response:
-    """Return a body, or the refusal of one that is too large or does not end in time."""
+    """Return a body, or a refusal if it is too large or does not end in time."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
@@ -163,7 +162,7 @@ async def _read(request: Request) -> bytes | Response:
 
 
 def server_of(receiver: Receiver, limits: ListenerLimits = LIMITS) -> Listener:
-    """Return the server of a receiver, which answers as couriers and providers, too."""
+    """Return the server of a receiver, which also serves the couriers and providers."""
     routes = [Route("/callback", receiver.take, methods=["POST"]), *courier_routes(), *provider_routes()]
     return Listener(Starlette(routes=routes), limits=limits, drain_s=1)
 

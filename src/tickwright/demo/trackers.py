@@ -10,7 +10,7 @@ TRACKERS = 20_000
 ACCOUNTS = 40
 INTERVALS_MINUTES = (4, 5, 6, 10)
 COURIERS = {"slow": 3, "strict": 1, "moody": 2}
-"""How many of six shipments go with each."""
+"""How many of six shipments each courier carries."""
 
 TERMS = {
     "slow": {"rate": "60/s", "concurrency": 40, "timeout": "5s"},
@@ -20,7 +20,7 @@ TERMS = {
 
 
 async def register_trackers(pool: Pool, port: int) -> None:
-    """Tell where the couriers are now, and register what they carry, once."""
+    """Register the couriers' current addresses and, once, the shipments."""
     for name, terms in TERMS.items():
         http = {"url": f"http://127.0.0.1:{port}/couriers/{name}/{{external_id}}", "status": "status"}
         await pool.execute(_SQL["put_partner"], name, json.dumps({**terms, "http": http}))

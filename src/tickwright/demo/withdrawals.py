@@ -1,6 +1,6 @@
-"""The example's reports: users in one database, their withdrawals in another one, joined into one CSV file.
+"""The example's reports: users in one database, their withdrawals in another, joined into one CSV file.
 
-Both databases are on the embedded server, beside ours.
+Both databases are on the embedded server.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def make_withdrawals(users_url: str, fund_url: str) -> None:
 
 
 def report_words(users: str, fund: str) -> str:
-    """Return the report type as a TOML file has it, on sources of these names."""
+    """Return the report type as TOML, for sources with these names."""
     listeners = {
         "users": {"source": users, "sql": _SQL["users"].rstrip(";\n")},
         "withdrawals": {"source": fund, "sql": _SQL["withdrawals"].rstrip(";\n")},
@@ -54,14 +54,7 @@ def report_words(users: str, fund: str) -> str:
 
 
 async def keep_asking(app: Tickwright, node: Node, say: Callable[[str], None], *, show_link: bool) -> None:
-    """Ask for a report again and again, until cancelled; say where the first file can be fetched.
-
-    Args:
-        app: The example.
-        node: Where it runs.
-        say: Shows a line.
-        show_link: Whether the signed link, which needs no key, may be in that line.
-    """
+    """Request a report repeatedly, until cancelled; print how to get the first file, as a link if ``show_link``."""
     say(f"  example   reports: users and withdrawals from two databases, joined every {EVERY_S:.0f} s")
     await node.supervisor.started()
     turn = 0
@@ -75,14 +68,14 @@ async def keep_asking(app: Tickwright, node: Node, say: Callable[[str], None], *
 
 
 async def _link(app: Tickwright, report_id: int, node: Node, *, show_link: bool) -> str:
-    """Wait until a report is over and return its file's link, or how to fetch it, or why there is none."""
+    """Wait for the end of a report; return the link of its file, how to fetch it, or why there is none."""
     report = await app.reports.records.get(report_id)
     while report.finished_at is None:
         await asyncio.sleep(LOOK_S)
         report = await app.reports.records.get(report_id)
     if report.status != "finished":
         return f"{report.status}: {report.error}"
-    if not show_link:  # logs and journals keep what they get
+    if not show_link:  # logs and journals keep their input
         return f"finished, {report.rows} rows: tickwright reports download {report_id}"
     link = await app.reports.files.link(report_id)
     where = f"{node.api.url}{link.url}" if node.api is not None and link.url.startswith("/") else link.url
@@ -92,16 +85,16 @@ async def _link(app: Tickwright, report_id: int, node: Node, *, show_link: bool)
 FILE = "example.toml"
 USERS, FUND = "example_users", "example_fund"
 READER = "example_reader"
-"""The plain role as which reports and campaigns read them; no source is asked as a superuser."""
+"""The plain role that reports and campaigns read with, so that no source is queried as a superuser."""
 
 
 @asynccontextmanager
 async def open_databases(
     settings: Settings, database_url: str, loans: Loans, say: Callable[[str], None]
 ) -> AsyncIterator[Settings]:
-    """Make all three, open the clients' one for ``loans``, and give the settings with the TOML file that names them.
+    """Create all three databases, open the clients' one for ``loans``, and give settings with a TOML file of them.
 
-    Whoever has a TOML file of his own gets his settings back, and ``loans`` stay closed.
+    If the settings already have a TOML file, they stay unchanged, and ``loans`` stay closed.
     """
     if settings.config is not None:
         say("  example   no reports and no campaign: TICKWRIGHT_CONFIG is set, and sources stand in one file")

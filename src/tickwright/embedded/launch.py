@@ -1,15 +1,15 @@
-"""Bringing a server up, whatever state the last one was left in.
+"""Starting a server, whatever state the last one is in.
 
 ::
 
     ready? ── yes ─────────────────────────────────────────────► done
       │ no
-      ├─ a postmaster lives (starts, recovers, stops) ─► ask again later
-      ├─ it lives, says ready, but its socket is gone ─► stop it
-      └─ nothing lives ─► clear what is left, launch, ask again later
+      ├─ a postmaster lives (starts, recovers, stops) ─► check again later
+      ├─ it lives and reports ready, but its socket is gone ─► stop it
+      └─ nothing lives ─► clear the leftovers, launch, check again later
 
-A recovery after a crash may take minutes, so a live server is waited for; only one that ends by
-itself is launched again, and that at most three times.
+A recovery after a crash can take minutes, so a live server is waited for. Only a server that ends by itself is launched
+again, at most three times.
 """
 
 import os
@@ -35,11 +35,11 @@ from tickwright.embedded.processes import (
 
 _LAUNCHES_MAX = 3
 _PROBE_TIMEOUT_S = 3
-_DETACH = '"$@" </dev/null >&2 & echo $!'  # the server outlives us, and init reaps it: no zombie stays with us
+_DETACH = '"$@" </dev/null >&2 & echo $!'  # the server outlives us; init reaps it, so we keep no zombie
 
 
 class Launch:
-    """One attempt to have a server that accepts connections; the caller holds the start lock."""
+    """One attempt to start a server that accepts connections; the caller holds the start lock."""
 
     def __init__(self, home: Home, binaries: Binaries, settings: Mapping[str, str], *, tcp: bool) -> None:
         self._home = home
@@ -53,8 +53,8 @@ class Launch:
         """Return the server once it accepts connections.
 
         Raises:
-            Unavailable: ``embedded_start_failed``, it ended by itself, with its last words;
-                ``embedded_start_timeout``, it still recovers and goes on doing so. Retry both.
+            Unavailable: ``embedded_start_failed``: it ended by itself; the text has the end of its log;
+                ``embedded_start_timeout``: its recovery continues. Retry both.
         """
         self._home.make_socket_folder()
         if wait_until(self._is_up, within):
@@ -75,7 +75,7 @@ class Launch:
         if accepts_connections(self._binaries, self._home.sockets, postmaster.port):
             return True
         if postmaster.ready and not _socket_file(self._home.sockets, postmaster.port).exists():
-            stop_postmaster(self._home, postmaster)  # somebody cleaned up its socket: nobody can reach it any more
+            stop_postmaster(self._home, postmaster)  # its socket was removed: no client can reach it
         return False
 
     def _launch_unless_pending(self) -> None:

@@ -1,8 +1,8 @@
-"""Which server processes are really there.
+"""Which server processes exist.
 
-``postmaster.pid`` tells which process *was* the server. It may be gone, be a zombie that nobody
-has reaped, or be somebody else who got the number. A server of ours is a live process
-named ``postgres`` whose working directory is our data directory, and nothing else is.
+``postmaster.pid`` names the process that *was* the server. It may be gone, a zombie, or an unrelated process with the
+same number. A process is our server if and only if it is live, its name is ``postgres`` and its working directory is
+our data directory.
 """
 
 import contextlib
@@ -25,10 +25,7 @@ _PAUSE_S = 0.02
 
 
 def wait_until(condition: Callable[[], bool], within: timedelta) -> bool:
-    """Ask ``condition`` every 20 ms until it holds; return whether it did within the time.
-
-    It is asked at least once, and once more after the time is over.
-    """
+    """Check ``condition`` every 20 ms, and once more after the time is over; return whether it held."""
     deadline = monotonic() + within.total_seconds()
     while not condition():
         if monotonic() > deadline:
@@ -37,19 +34,15 @@ def wait_until(condition: Callable[[], bool], within: timedelta) -> bool:
     return True
 
 
-# Locks: one file for the right to start or stop the server, one for its users. The kernel drops a lock when its
-# holder ends, however it ends, whereas a list of process ids would outlive the processes.
+# Locks: one file for the right to start or stop the server, one for its users. The kernel drops a lock when its holder
+# ends, however it ends; a list of process ids would outlive the processes.
 #
 # The home must be on a local file system: network file systems keep ``flock`` per host or not at all.
 
 
 @contextmanager
 def start_lock(home: Home, within: timedelta) -> Iterator[None]:
-    """Be the only one who starts or stops the server of ``home``.
-
-    Raises:
-        Unavailable: ``embedded_busy``, another process held the lock all the time. Retry.
-    """
+    """Hold the right to start or stop the server of ``home``. Raises ``Unavailable`` (``embedded_busy``): retry."""
     descriptor = home.open_private(home.start_lock)
     try:
         if not wait_until(lambda: _try(descriptor, fcntl.LOCK_EX), within):
@@ -63,22 +56,22 @@ def start_lock(home: Home, within: timedelta) -> Iterator[None]:
 
 
 def join_users(home: Home) -> int:
-    """Count as a user of the server; the caller holds the start lock. Close the descriptor to leave."""
+    """Register as a user of the server; the caller holds the start lock. Close the descriptor to leave."""
     descriptor = home.open_private(home.users_lock)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)  # cannot block: the exclusive lock is only held under the start lock
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # cannot block: the exclusive lock needs the start lock
     return descriptor
 
 
 def is_only_user(descriptor: int) -> bool:
-    """Return whether nobody but the holder of ``descriptor`` uses the server.
+    """Return whether only the holder of ``descriptor`` uses the server.
 
-    The caller holds the start lock and is about to leave: its own lock may be lost by asking.
+    The caller holds the start lock and is about to leave, because this check can lose its own lock.
     """
     return _try(descriptor, fcntl.LOCK_EX)
 
 
 def has_users(home: Home) -> bool:
-    """Return whether any client is alive; the caller holds the start lock and is not one itself."""
+    """Return whether any client is alive; the caller holds the start lock and is not a client."""
     descriptor = home.open_private(home.users_lock)
     try:
         return not _try(descriptor, fcntl.LOCK_EX)
@@ -106,10 +99,9 @@ class Postmaster:
     """The live main process of a server.
 
     Attributes:
-        pid: Its process id.
-        port: Where it listens, also part of its socket's name.
+        port: Its port, also part of its socket's name.
         tcp: Whether it listens on 127.0.0.1.
-        ready: Whether it says that it accepts connections.
+        ready: Whether it reports that it accepts connections.
     """
 
     pid: int
@@ -119,7 +111,7 @@ class Postmaster:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether ``pid`` is a process that can still do something; a zombie cannot."""
+    """Return whether ``pid`` is a process other than a zombie."""
     return _state(pid) not in _GONE
 
 
@@ -138,10 +130,10 @@ def find_postmaster(home: Home) -> Postmaster | None:
 
 
 def stop_postmaster(home: Home, postmaster: Postmaster) -> None:
-    """Stop the server: politely for a minute, then at once (the log of changes makes that safe).
+    """Stop the server: fast shutdown for a minute, then immediate (the write-ahead log makes that safe).
 
     Raises:
-        Unavailable: ``embedded_stop_timeout``, not even that helped. Retry.
+        Unavailable: ``embedded_stop_timeout``: it still runs. Retry.
     """
     for signal_number, within in ((signal.SIGINT, _FAST_STOP_WITHIN), (signal.SIGQUIT, _HARD_STOP_WITHIN)):
         _send(postmaster.pid, signal_number)
@@ -151,10 +143,10 @@ def stop_postmaster(home: Home, postmaster: Postmaster) -> None:
 
 
 def stop_roots_server(home: Home) -> None:
-    """Stop a server that an earlier release of ours runs as root; the caller holds the start lock and is no user.
+    """Stop a server that an earlier release runs as root; the caller holds the start lock and is not a user.
 
     Raises:
-        Unavailable: ``embedded_home_in_use``, processes of that release still use it. Retry when they have ended;
+        Unavailable: ``embedded_home_in_use``: processes of that release still use it. Retry when they have ended;
             ``embedded_stop_timeout``. Retry.
     """
     postmaster = find_postmaster(home) if home.account.drops else None
@@ -169,24 +161,24 @@ def stop_roots_server(home: Home) -> None:
 
 
 def clear_leftovers(home: Home) -> None:
-    """Remove what a killed server left in the way of the next one.
+    """Remove files of a killed server that would block the next one.
 
-    The caller holds the start lock, is no user itself, and has found no live postmaster.
+    The caller holds the start lock, is not a user itself, and has found no live postmaster.
 
     Raises:
-        Unavailable: ``embedded_home_in_use``, clients are alive and the server may run where we cannot
-            see it (another container). Retry.
+        Unavailable: ``embedded_home_in_use``: clients are alive, and the server may run where we cannot see it (another
+            container). Retry.
     """
     _let_orphans_leave(home)
     if find_postmaster(home) is not None:
-        return  # one that was still being born when we looked first
+        return  # it was still starting at the first check
     _remove_stale_pid_file(home)
     for path in home.sockets.glob(".s.PGSQL.*"):
         path.unlink(missing_ok=True)
 
 
 def _let_orphans_leave(home: Home) -> None:
-    """Wait for the processes of a killed server, which notice by themselves; kill those that do not."""
+    """Wait for the processes of a killed server, which end by themselves; kill those that do not."""
 
     def settled() -> bool:
         return find_postmaster(home) is not None or next(_servers(home), None) is None
@@ -199,9 +191,9 @@ def _let_orphans_leave(home: Home) -> None:
 
 
 def _remove_stale_pid_file(home: Home) -> None:
-    """Remove a pid file that PostgreSQL would believe: its number is a zombie's or another process'."""
+    """Remove a pid file that PostgreSQL would trust although its process is a zombie or unrelated."""
     if _holder_state(home) is None:
-        return  # no such process: PostgreSQL sees that itself
+        return  # no such process: PostgreSQL detects that itself
     if has_users(home) and not wait_until(lambda: _holder_state(home) in _GONE, _ORPHANS_LEAVE_WITHIN):
         raise Unavailable(
             "embedded_home_in_use",
@@ -212,7 +204,7 @@ def _remove_stale_pid_file(home: Home) -> None:
 
 
 def _holder_state(home: Home) -> str | None:
-    """Return the state of the pid file's process; a killed one takes a moment to become a zombie."""
+    """Return the state of the pid file's process; a killed one becomes a zombie after a moment."""
     lines = _pid_file(home)
     return _state(int(lines[0])) if lines and lines[0].isdigit() else None
 

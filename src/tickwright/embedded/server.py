@@ -1,14 +1,14 @@
-"""The client's side of the embedded server: come in, get an address, go out.
+"""The client's side of the embedded server: join, get an address, leave.
 
-Coming and going happen under the start lock, everything in between without it. What may happen
-at any point is a ``kill -9``; the table says what is left then.
+Joining and leaving happen under the start lock, everything in between without it. A ``kill -9`` can happen at any
+point; the table shows the result.
 
 =============================  ==================================================
 killed                         what the next start finds and does
 =============================  ==================================================
-a client                       its lock is gone; the others go on
-the last client                the server runs on; the next last one out stops it
-during ``initdb``              a ``data.new.*`` folder; removes it, begins again
+a client                       its lock is gone; the others continue
+the last client                the server runs on; the next last client stops it
+during ``initdb``              a ``data.new.*`` folder; removes it, starts over
 during the server's start      a live server without users; joins it
 the postmaster                 a stale pid file; clears it, recovers the data
 everything at once             the same
@@ -43,21 +43,20 @@ _START_WITHIN = timedelta(minutes=10)
 
 
 class EmbeddedServer:
-    """A PostgreSQL that needs no set-up and is shared by all who name the same home.
+    """A PostgreSQL that needs no set-up; all clients that name the same home share it.
 
-    Each object is one client, in whatever process. The first one to start launches the server, the
-    last one to stop stops it. Not for use by several threads at once; blocking, so an
-    event loop calls it in a thread.
+    Each object is one client, in any process. The first client to start launches the server, the last one to stop stops
+    it. Not for concurrent use by several threads. Calls block, so an event loop calls them in a thread.
 
-    Security: connections through the Unix socket need no password, because the folder of the
-    socket has mode 0700 and only its owner (and root) gets there. With ``tcp`` the server also
-    listens on 127.0.0.1, and there it wants the random password that the home keeps (SCRAM).
+    Security: connections through the Unix socket need no password, because the folder of the socket has mode 0700 and
+    only its owner (and root) can enter it. With ``tcp`` the server also listens on 127.0.0.1 and requires the random
+    password in the home (SCRAM).
 
     Args:
-        home: The home directory, on a local file system; made with mode 0700 when it is missing.
-        settings: PostgreSQL settings on top of ours. They count for the client that launches the server.
-        tcp: Listen on 127.0.0.1 as well, at a free port. Counts for the client that launches the server.
-        start_within: Bound of ``start``, recovery after a crash included. Above zero.
+        home: The home directory, on a local file system; created with mode 0700 if missing.
+        settings: PostgreSQL settings on top of ours. Only the client that launches the server applies them.
+        tcp: Also listen on 127.0.0.1, at a free port. Only the client that launches the server applies it.
+        start_within: Bound of ``start``, including recovery after a crash. Above zero.
 
     Raises:
         Rejected: ``embedded_setting_reserved``, ``embedded_setting_invalid``. Permanent.
@@ -65,7 +64,7 @@ class EmbeddedServer:
     Invariants:
         EMB-1: while a started client lives, no other client stops the server.
         EMB-2: at most one server works on a home, however many clients start at once.
-        EMB-3: what was committed survives ``kill -9`` of any set of processes.
+        EMB-3: committed data survives ``kill -9`` of any set of processes.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class EmbeddedServer:
     def start(self) -> None:
         """Return when the server accepts connections; launch, repair or wait for it as needed.
 
-        Calling it again is harmless, and brings a server back that was killed in the meantime.
+        A repeated call is harmless, and restarts a server that was killed in the meantime.
 
         Raises:
             Unavailable: ``embedded_no_binaries``, ``embedded_path_closed``, ``embedded_busy``,
@@ -100,20 +99,20 @@ class EmbeddedServer:
         """
         home = self._home or open_home(self._path)
         with start_lock(home, self._start_within):
-            self._close_users()  # rejoins below; while we hold the start lock nobody can stop the server
+            self._close_users()  # rejoins below; the start lock prevents a stop meanwhile
             self._postmaster = self._bring_up(home)
             self._users_descriptor = join_users(home)
         self._home = home
         self._owner_pid = os.getpid()
 
     def stop(self) -> bool:
-        """Leave; stop the server when nobody else uses it. Twice is harmless.
+        """Leave, and stop the server if no other client uses it. Repeated calls are harmless.
 
         Returns:
             Whether the server was stopped.
 
         Raises:
-            Unavailable: ``embedded_stop_timeout``; we have left all the same. Retry is of no use.
+            Unavailable: ``embedded_stop_timeout``; this client has left anyway. Do not retry.
         """
         descriptor, home = self._users_descriptor, self._home
         if descriptor is None or home is None:
@@ -125,16 +124,12 @@ class EmbeddedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server's process lives; after ``start`` and until ``stop``."""
+        """Whether the server's process lives; valid between ``start`` and ``stop``."""
         return self._users_descriptor is not None and find_postmaster(self._started) is not None
 
     @property
     def dsn(self) -> str:
-        """The URL of the ``postgres`` database through the socket, for asyncpg and psycopg alike.
-
-        Raises:
-            Unavailable: ``embedded_not_started``. Call ``start`` first.
-        """
+        """The URL of database ``postgres`` through the socket. Raises ``Unavailable`` (``embedded_not_started``)."""
         return self.url("postgres")
 
     def url(self, database: str) -> str:
@@ -146,8 +141,7 @@ class EmbeddedServer:
         """Return the URL of ``database`` through 127.0.0.1, with the password. A secret: do not log it.
 
         Raises:
-            Unavailable: ``embedded_no_tcp``, the running server was launched without ``tcp``;
-                ``embedded_not_started``.
+            Unavailable: ``embedded_no_tcp``: the running server was launched without ``tcp``; ``embedded_not_started``.
         """
         if not self._running.tcp:
             raise Unavailable("embedded_no_tcp", "The running server was launched without TCP; stop all its clients.")
@@ -185,7 +179,7 @@ class EmbeddedServer:
         except Unavailable as busy:
             if busy.code != "embedded_busy":
                 raise
-            return False  # whoever holds the lock that long is starting, and will be the one who stops it
+            return False  # the holder of the lock is starting, and will stop the server
 
     def _close_users(self) -> None:
         descriptor, self._users_descriptor = self._users_descriptor, None

@@ -1,7 +1,7 @@
-"""Connections to places that users name: guarded addresses, bounded answers, named failures.
+"""Connections to hosts that users name: guarded addresses, bounded answers, named failures.
 
-Callbacks, WebSocket pushes and every other connection to a host of the user go through this package, so that there
-is one guard. It depends on ``ports`` and ``domain`` only.
+Callbacks, WebSocket pushes and every other connection to a user's host go through this package, so that there is one
+guard. It depends on ``ports`` and ``domain`` only.
 """
 
 from tickwright.outbound.connector import BoundedHead, GuardedSessions

@@ -1,9 +1,9 @@
-"""aiohttp sessions with the guard built in, replaced by young ones before they grow old.
+"""aiohttp sessions with guarded addresses, replaced every minute.
 
-Three guards: the resolver checks *all* addresses of a name; the socket factory checks the one address to connect to,
-which for IP literals is the only check; and a session lives for a minute, so that a kept-alive connection outlives a
-change in the DNS by no more. There is no proxy, no cookie, no redirect and nothing from the environment. This module
-also bounds what aiohttp and OpenSSL do not: heads of answers, unrequested bytes, and TLS records without data.
+There are three guards. The resolver checks *all* addresses of a name. The socket factory checks the address to connect
+to; for IP literals this is the only check. A session lives for a minute, so that no kept-alive connection outlives a
+DNS change by more. Sessions use no proxy, no cookie, no redirect and nothing from the environment. This module also
+bounds what aiohttp and OpenSSL do not: heads of answers, unrequested bytes, and TLS records without data.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ from tickwright.domain.addresses import AllowList, refusal
 from tickwright.outbound.resolver import BlockedError, GuardedResolver, SystemResolver
 from tickwright.ports.ids import monotonic
 
-# TLS with a bound on bytes that carry no data. A record can hold session tickets, key updates or another handshake:
-# OpenSSL processes all that has arrived in one call, and no limit above TLS counts it.
+# TLS with a bound on bytes that carry no data. A record can hold session tickets, key updates or another handshake.
+# OpenSSL processes all received bytes in one call, and no limit above TLS counts them.
 
 BARREN_BYTES_MAX = 32 * 1024
-"""Tickets of an ordinary server have one or two KiB."""
+"""An ordinary server's session tickets take one or two KiB."""
 HANDSHAKE_BYTES_MAX = 128 * 1024
-"""Certificates; OpenSSL takes 100 KB of them."""
+"""For certificates; OpenSSL accepts 100 KB of them."""
 PORTION_BYTES = 16 * 1024
 RECORD_BYTES = 96
-"""What a record has besides its data, at the most."""
+"""Upper bound of a record's overhead."""
 
 
 class TlsFloodError(ssl.SSLError):
-    """The other side sends records without data."""
+    """The peer sends records without data."""
 
 
 class BoundedTls(ssl.SSLObject):
-    """Hands received bytes to OpenSSL in portions, and no more of them once too many became no data.
+    """Pass received bytes to OpenSSL in portions, and stop when too many of them carry no data.
 
-    Data that came before is read by the caller first: the call that finds too many says that it needs more, and only
-    the next one fails.
+    The call that exceeds the limit only reports that it needs more bytes, so that the caller can read data that arrived
+    before. The next call fails.
 
     Invariants:
         OUT-3: bytes of records without data are read up to ``BARREN_BYTES_MAX`` and a portion, 128 KiB in a handshake.
@@ -57,7 +57,7 @@ class BoundedTls(ssl.SSLObject):
     _flooded = False
 
     def take_from(self, received: ssl.MemoryBIO, portions: ssl.MemoryBIO) -> None:
-        """Set the source of received bytes and the buffer that OpenSSL reads; called once, first."""
+        """Set the source of received bytes and the buffer that OpenSSL reads; call once, before any other method."""
         self._received, self._portions = received, portions
 
     def do_handshake(self) -> None:
@@ -66,7 +66,7 @@ class BoundedTls(ssl.SSLObject):
         self._barren_bytes, self._barren_bytes_max = 0, BARREN_BYTES_MAX
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:  # noqa: A002
-        """Return the data of one record, or how much of it is in ``buffer`` now."""
+        """Return the data of one record, or the number of bytes written to ``buffer``."""
         data = self._fed(functools.partial(super().read, len, buffer))
         count = data if buffer is not None else memoryview(data).nbytes
         if count:
@@ -74,11 +74,11 @@ class BoundedTls(ssl.SSLObject):
         return data
 
     def unwrap(self) -> None:
-        """Close TLS, and wait for the other side's close."""
+        """Close TLS, and wait for the peer to close it."""
         self._fed(super().unwrap)
 
     def pending(self) -> int:
-        """Return how much can be read without anything from the network; uvloop stops at 0."""
+        """Return how many bytes can be read without the network; uvloop stops reading at 0."""
         return super().pending() + self._portions.pending
 
     def _fed(self, step: Any) -> Any:
@@ -90,7 +90,7 @@ class BoundedTls(ssl.SSLObject):
                     raise
 
     def _feed(self) -> bool:
-        """Return whether there was more."""
+        """Feed the next portion; return whether there was one."""
         if self._flooded:
             raise TlsFloodError("records without data and without end")
         self._flooded = self._barren_bytes > self._barren_bytes_max
@@ -100,7 +100,7 @@ class BoundedTls(ssl.SSLObject):
 
 
 def bounded(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Make all connections of a client's context :class:`BoundedTls`; twice is harmless. Returns the context."""
+    """Make a client context create :class:`BoundedTls` connections, and return it. Repeated calls are harmless."""
 
     def wrap_bio(incoming: ssl.MemoryBIO, *rest: Any, **options: Any) -> ssl.SSLObject:
         portions = ssl.MemoryBIO()
@@ -116,7 +116,7 @@ def bounded(context: ssl.SSLContext) -> ssl.SSLContext:
 
 @functools.cache
 def system_trust() -> ssl.SSLContext:
-    """Return a bounded context with the system's trust anchors, read once."""
+    """Return a bounded context with the system's trust anchors, loaded once."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return bounded(context)
@@ -127,7 +127,7 @@ INFORMATIONAL_MAX = 16
 PIECE_BYTES_MAX = HEAD_BYTES_MAX
 UNFRAMED_BYTES_MAX = 1024 * 1024
 RECEIVED_BYTES_MAX = 64 * 1024
-"""Of a socket, in the kernel: what one turn of the loop may have to read."""
+"""Receive buffer of a socket in the kernel: bounds what one turn of the event loop reads."""
 SESSION_AGE_MAX_S = 60.0
 DNS_CACHE_S = 5
 IDLE_MAX_S = 15.0
@@ -135,14 +135,14 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class BoundedHead(ResponseHandler):
-    """Reads answers, and cuts the connection of an abusive server.
+    """Read answers, and abort the connection of an abusive server.
 
-    That is one that sends an endless head or endless 1xx, anything between an answer and the next request, or, on a
-    WebSocket, bytes that become no frame. The reader of frames calls ``frame_received``. TLS cuts on records without
-    data.
+    A server is abusive if it sends an endless head or endless 1xx answers, bytes between an answer and the next
+    request, or, on a WebSocket, bytes that complete no frame. The WebSocket reader calls ``frame_received``.
+    :class:`BoundedTls` handles records without data.
 
     Attributes:
-        gave_up: Whether the connection was cut for any of that.
+        gave_up: Whether the connection was aborted for one of these reasons.
     """
 
     gave_up = False
@@ -154,7 +154,7 @@ class BoundedHead(ResponseHandler):
     _parse_error: BaseException | None = None
 
     def set_response_params(self, **parameters: Any) -> None:
-        """Begin a new answer."""
+        """Start a new answer."""
         self._parameters = parameters
         self._waits_for_head = True
         self._head_bytes = 0
@@ -162,9 +162,9 @@ class BoundedHead(ResponseHandler):
         super().set_response_params(**parameters)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on requested bytes, in pieces, so that at most one piece is parsed after the end of an answer.
+        """Pass on requested bytes in pieces, so that at most one piece is parsed after the end of an answer.
 
-        No bytes at all mean that aiohttp's parser goes on with what it has.
+        Empty ``data`` makes aiohttp's parser continue with its buffer.
         """
         for start in range(0, len(data) or 1, PIECE_BYTES_MAX):
             if self.exception() is not None:
@@ -179,17 +179,17 @@ class BoundedHead(ResponseHandler):
                 super().data_received(piece)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Note whether it was TLS that gave up."""
+        """Record whether the TLS limit ended the connection."""
         self.gave_up = self.gave_up or isinstance(exc, TlsFloodError)
         super().connection_lost(exc)
 
     def frame_received(self) -> None:
-        """Record that a frame of the WebSocket arrived."""
+        """Record that a WebSocket frame arrived."""
         self._unframed_bytes = 0
 
     @property
     def _idle(self) -> bool:
-        """Whether the answer is complete. Before the first request and on a WebSocket there is none."""
+        """Whether the answer is complete. False before the first request and on a WebSocket."""
         answering = self._payload is not None and not self._payload.is_eof()
         return not (answering or self.upgraded or self._parser is None)
 
@@ -200,7 +200,7 @@ class BoundedHead(ResponseHandler):
                 self.give_up()
 
     def _head_received(self, data: bytes) -> None:
-        """Count the bytes of an incomplete head; garbage after a complete head does not discard it."""
+        """Count the bytes of an incomplete head. Garbage after a complete head does not discard the head."""
         self._parsing = True
         super().data_received(data)
         self._parsing = False
@@ -212,9 +212,9 @@ class BoundedHead(ResponseHandler):
                 self.give_up()
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
-        """Hold back a parser error until it is clear whether a complete head came before it.
+        """Hold back a parser error until it is known whether a complete head preceded it.
 
-        The body's reader gets it as well: aiohttp would let it wait, or raise ``RuntimeError``.
+        The reader of the body gets the error too; otherwise aiohttp lets it wait or raises ``RuntimeError``.
         """
         if self._parsing:
             self._parse_error = exc
@@ -227,7 +227,7 @@ class BoundedHead(ResponseHandler):
             super().set_exception(exc, exc_cause)
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Pass a parsed head on, unless it or the number of its 1xx predecessors is too large."""
+        """Pass on a parsed head, unless it is too large or too many 1xx answers preceded it."""
         if not self._waits_for_head:
             return
         message = data[0]
@@ -262,7 +262,7 @@ class BoundedHead(ResponseHandler):
 
 
 class Generation:
-    """One session, when it was made (monotonic seconds), and how many attempts use it."""
+    """One session, its creation time (monotonic seconds) and the number of attempts that use it."""
 
     __slots__ = ("born_at_s", "retired", "session", "users")
 
@@ -274,15 +274,15 @@ class Generation:
 
 
 class GuardedSessions:
-    """Hands out guarded sessions, one kind for TLS and one for plain text.
+    """Provide guarded sessions, one kind for TLS and one for plain text.
 
     Args:
         allow: What may be reached besides public addresses.
-        connections_max: Sockets per kind; one host gets at most half of them. While a session is
-            being replaced by its successor the number may double for as long as old attempts last.
-        resolver: Asked for addresses; ``None`` means the system's. It is closed with this object.
-        tls: Trust anchors, for this object from now on (see ``tls.bounded``); ``None`` means the system's.
-        middlewares: aiohttp's, around every request; callbacks need none.
+        connections_max: Sockets per kind; one host gets at most half of them. While a session is being replaced, the
+            number can double until the old attempts end.
+        resolver: Resolves names; ``None`` means the system's resolver. This object closes it.
+        tls: Trust anchors; this object makes the context ``bounded``. ``None`` means the system's.
+        middlewares: aiohttp middlewares around every request; callbacks need none.
 
     Invariants:
         OUT-1: no socket is made for an address that ``domain.addresses.refusal`` refuses.
@@ -313,7 +313,7 @@ class GuardedSessions:
         return self._closed
 
     def acquire(self, *, tls: bool) -> Generation:
-        """Return a session that is young enough; end its use with ``release``. Needs a running loop."""
+        """Return a session that is young enough; end its use with ``release``. Needs a running event loop."""
         current = self._current.get(tls)
         if current is None or monotonic() - current.born_at_s > SESSION_AGE_MAX_S:
             if current is not None:
@@ -323,13 +323,13 @@ class GuardedSessions:
         return current
 
     def release(self, generation: Generation) -> None:
-        """End one attempt's use; the last one closes a session that was replaced."""
+        """End one attempt's use. The last attempt closes a session that was replaced."""
         generation.users -= 1
         if generation.retired and generation.users == 0:
             self._close_later(generation)
 
     async def aclose(self) -> None:
-        """Close every connection, also under attempts that still run. Twice is harmless."""
+        """Close every connection, also those in use. Repeated calls are harmless."""
         self._closed = True
         for generation in self._current.values():
             await generation.session.close()
@@ -362,7 +362,7 @@ class GuardedSessions:
             ssl=bounded(self._tls) if self._tls is not None else system_trust(),
         )
         loop = asyncio.get_running_loop()
-        # aiohttp has no public way to bound a head
+        # aiohttp has no public way to bound a head.
         connector._factory = functools.partial(BoundedHead, loop=loop)  # type: ignore[assignment]  # noqa: SLF001
         return aiohttp.ClientSession(
             connector=connector,
@@ -376,11 +376,7 @@ class GuardedSessions:
 
 
 def guarded_socket(info: Any, *, tls: bool, allow: AllowList) -> socket.socket:
-    """Make the socket for one address, if that address may be connected to.
-
-    Raises:
-        BlockedError: it may not. This is the last guard, and the only one for IP literals.
-    """
+    """Make a socket, or raise ``BlockedError`` for a blocked address: the last guard, and the only one for literals."""
     family, kind, protocol, _, address = info
     reason = refusal(ip_address(address[0].partition("%")[0]), address[1], tls=tls, allow=allow)
     if reason is not None:

@@ -1,8 +1,7 @@
-"""One place where aiohttp's exceptions become outcomes.
+"""Map aiohttp's exceptions to outcomes.
 
-The question is always the same: had the first byte of the message left us? Everything that goes
-wrong before (name, address, connection, TLS) is ``Refused``: certain that nothing was taken.
-Everything after is ``Unknown``, unless the other side answered.
+A failure before the first byte of the message was sent (name, address, connection, TLS) is ``Refused``: the receiver
+certainly took nothing. A later failure is ``Unknown``, unless the receiver answered.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ _BETWEEN = re.compile(r"[:;=,+ ]|%(?:20|2C|3A|3B|3D)", re.IGNORECASE)
 def excerpt(body: bytes, path: str = "") -> str:
     """Return the beginning of a body as printable text, at most 500 characters, without ``path`` or a part of it.
 
-    Its escapes stay: whether a slash was one decides what of another address in it is shown as its host.
+    Escapes stay as they are: the masking of other addresses depends on whether a slash is escaped.
     """
     spelled = set().union(*map(spellings, _hidden(path)))
     looked_at = 4 * EXCERPT_CHARS_MAX + GROWTH_MAX * len(path)
@@ -36,12 +35,13 @@ def excerpt(body: bytes, path: str = "") -> str:
 
 
 def _hidden(path: str) -> set[str]:
-    """Return what of a URL may be a credential.
+    """Return the parts of a URL that can be a credential.
 
-    Path and query, together and alone; the values of the query, and its names that have none; the tails of the path
-    that begin at one of its first slashes, as a server shows them whose application is mounted below a prefix; and the
-    segments that are no words: those with 8 characters and a digit among them, or with 16. So are the parts of segments
-    and values that are no words, such as what is behind the blank of ``Bearer%20TOKEN``.
+    - Path and query, together and alone.
+    - Values of the query, and names without a value.
+    - Tails of the path that begin at one of its first slashes: an application mounted below a prefix shows those.
+    - Segments that are not words: 8 or more characters with a digit, or 16 or more characters.
+    - Parts of segments and values that are not words, such as the token in ``Bearer%20TOKEN``.
     """
     alone, _, query = path.partition("?")
     named = [(value or name) for name, _, value in (one.partition("=") for one in query.split("&"))]
@@ -72,24 +72,20 @@ _TLS_CODES = {
     9: "tls_expired",  # not yet valid
     10: "tls_expired",
     18: "tls_self_signed",
-    19: "tls_self_signed",  # in the chain
+    19: "tls_self_signed",  # a self-signed certificate in the chain
     62: "tls_wrong_host",
-    64: "tls_wrong_host",  # the address, where the host is one
+    64: "tls_wrong_host",  # 64 is for a host that is an IP address
 }
 
 
 def blocked(reason: str) -> Refused:
-    """Return the outcome for an address that must not be reached, without the address."""
+    """Return the outcome for a blocked address. Its text does not contain the address."""
     text = f"This destination is not allowed ({reason}); see TICKWRIGHT_ALLOW_TARGETS."
     return Refused(BLOCKED_CODE, text, final=True)
 
 
 def outcome_of(error: BaseException) -> Refused | Unknown:
-    """Return what an exception of an attempt means for the message.
-
-    Args:
-        error: From aiohttp, the socket or the deadline; anything else means *unknown* as well.
-    """
+    """Return the outcome that an exception of an attempt means; unexpected exceptions mean *unknown*."""
     match error:
         case aiohttp.ConnectionTimeoutError():
             return Refused("connect_timeout", "No connection within the timeout; nothing was sent.")

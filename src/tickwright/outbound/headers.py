@@ -1,8 +1,8 @@
 """Which headers a caller may add to an outgoing request.
 
-An allow-list, because the dangerous ones are not a closed set: ``Host`` and ``Content-Length``
-change what is requested, ``Transfer-Encoding`` smuggles, ``Authorization`` and ``Cookie`` carry
-another identity, ``X-Forwarded-For`` a false origin.
+This is an allow-list, because the set of dangerous headers is open: ``Host`` and ``Content-Length`` change what is
+requested, ``Transfer-Encoding`` smuggles requests, ``Authorization`` and ``Cookie`` carry another identity,
+``X-Forwarded-For`` a false origin.
 """
 
 import re
@@ -49,7 +49,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def check_message(message: Message) -> None:
-    """Refuse a message whose id, content type or headers could not be sent as they are.
+    """Refuse a message whose id, content type or headers cannot be sent unchanged.
 
     Raises:
         Rejected: ``invalid_message``, or what ``check_headers`` raises. Permanent: do not retry.

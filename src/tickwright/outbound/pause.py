@@ -9,10 +9,10 @@ PAUSE = RetryPolicy(base=timedelta(seconds=0.1), cap=timedelta(seconds=10))
 
 
 class Pause:
-    """Decides whether a new attempt to connect may start.
+    """Decide whether a new attempt to connect may start.
 
-    The pause after the n-th failure in a row is between half and all of ``0.1 s * 2**(n - 1)``, at most
-    10 seconds. A success forgets the failures.
+    The pause after the n-th failure in a row is between half and all of ``0.1 s * 2**(n - 1)``, at most 10 seconds. A
+    success resets the count of failures.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Pause:
         self._until_s = 0.0
 
     def remaining(self) -> timedelta | None:
-        """Return how long to wait still, or ``None`` when an attempt may start."""
+        """Return the remaining pause, or ``None`` if an attempt may start."""
         wait_s = self._until_s - monotonic()
         return timedelta(seconds=wait_s) if wait_s > 0 else None
 
@@ -30,6 +30,6 @@ class Pause:
         self._until_s = monotonic() + PAUSE.ceiling_s(self._failures) * (0.5 + random_unit() / 2)
 
     def succeeded(self) -> None:
-        """Forget the failures."""
+        """Reset the count of failures."""
         self._failures = 0
         self._until_s = 0.0

@@ -1,8 +1,8 @@
-"""Names to addresses, with every address judged before one of them is connected to.
+"""Resolve names, and check every address before a connection to one of them.
 
-The name is resolved once per connection (answers are kept for a few seconds) and what was
-judged is what the connector gets; nothing looks the name up a second time, so a DNS answer
-that flips between look and leap (rebinding) has nothing to flip.
+A name is resolved once per connection (answers are cached for a few seconds), and the connector gets exactly the
+checked addresses. No code resolves the name a second time, so an answer that changes between check and connection (DNS
+rebinding) has no effect.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from tickwright.domain.addresses import AllowList, refusal_of_all
 from tickwright.domain.retries import RetryPolicy
 from tickwright.ports.ids import monotonic
 
-# Look-ups of names in threads, so that slow names hold up no healthy one.
+# Look-ups of names in threads. Slow names must not delay healthy ones.
 #
-# ``getaddrinfo`` cannot be cancelled: where a DNS server is silent, a thread is taken for 5 to 40 seconds. A pool that
-# all names share is full after a few of them. So each name belongs to a class by what its last look-up was like,
-# and each class has slots of its own:
+# ``getaddrinfo`` cannot be cancelled: a silent DNS server occupies a thread for 5 to 40 seconds, and a few such names
+# fill a pool that all names share. So the last look-up of a name decides its class, and each class has slots of its
+# own:
 #
 # ========  ===================================================  =====
 # class     names                                                slots
@@ -34,13 +34,13 @@ from tickwright.ports.ids import monotonic
 # slow      the last look-up took a second or has not ended          8
 # ========  ===================================================  =====
 #
-# A look-up that takes longer than a second gives its slot to the next one of its class and goes on as *overdue*;
-# there are at most 40 of those. One of a slow name keeps its slot. A name is slow for 15 seconds, and twice as long
-# each time that it is slow again, up to 16 minutes; then it counts as new, so that a short outage of the DNS does
-# not leave healthy names behind dead ones.
+# A look-up that takes longer than a second frees its slot and continues as *overdue*; there are at most 40 of those.
+# The look-up of a slow name keeps its slot. A name is slow for 15 seconds, and twice as long each time that it is slow
+# again, up to 16 minutes. Then it counts as new, so that a short DNS outage does not leave healthy names in the slow
+# class.
 #
-# Look-ups of one name at the same time are one look-up, and one that waits for a slot is dropped when no caller
-# waits for it any more.
+# Concurrent look-ups of one name are one look-up. A look-up that waits for a slot is dropped when no caller waits for
+# it.
 
 SLOW_AFTER_S = 1.0
 CLASS_SLOTS = 8
@@ -53,7 +53,7 @@ Key: TypeAlias = tuple[str, socket.AddressFamily]
 
 
 class _Seen(NamedTuple):
-    """How often in a row look-ups of a name were slow, and until when that counts."""
+    """How many look-ups of a name in a row were slow, and until when that counts."""
 
     slow: int = 0
     until_s: float = 0.0
@@ -69,7 +69,7 @@ class _Lookup:
 
 
 class Lookups:
-    """Shares threads among names; for one event loop.
+    """Distribute threads among names; for one event loop.
 
     Args:
         look_up: Blocks until it returns the addresses, or raises ``OSError``.
@@ -90,7 +90,7 @@ class Lookups:
         self._running: dict[Key, _Lookup] = {}
 
     async def find(self, host: str, family: socket.AddressFamily) -> Found:
-        """Return what ``look_up`` says of ``host``; raises as it does."""
+        """Return the result of ``look_up`` for ``host``; raises what it raises."""
         key = (host, family)
         lookup = self._running.get(key)
         if lookup is None:
@@ -107,7 +107,7 @@ class Lookups:
                 self._forget(key, lookup)
 
     def close(self) -> None:
-        """Let running look-ups end by themselves; nothing waits for them."""
+        """Stop without waiting for running look-ups."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, key: Key, lookup: _Lookup) -> Found:
@@ -146,7 +146,7 @@ class Lookups:
         if lookup is not None and lookup.task is task:
             self._forget(key, lookup)
         if not task.cancelled():
-            task.exception()  # retrieved, also where no caller waits any more
+            task.exception()  # marks the exception as retrieved, also if no caller waits
 
     def _forget(self, key: Key, lookup: _Lookup) -> None:
         if self._running.get(key) is lookup:
@@ -158,7 +158,7 @@ ADDRESSES_MAX = 64
 
 
 class BlockedError(OSError):
-    """The address is not allowed; ``reason`` is a class such as ``private``, never an address."""
+    """The address is not allowed. ``reason`` is a class such as ``private``, never an address."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"blocked address ({reason})")
@@ -170,7 +170,7 @@ class ResolveTimeoutError(OSError):
 
 
 class SystemResolver(AbstractResolver):
-    """``getaddrinfo`` in threads of its own, shared so that slow names hold up no other one; see ``lookups``."""
+    """``getaddrinfo`` in threads of its own, distributed so that slow names delay no others (:class:`Lookups`)."""
 
     def __init__(self) -> None:
         self._lookups = Lookups(_look_up)
@@ -178,7 +178,7 @@ class SystemResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the addresses of ``host``; raises ``socket.gaierror`` like the system does."""
+        """Return the addresses of ``host``; raises ``socket.gaierror`` like the system."""
         found = await self._lookups.find(host, family)
         return [
             ResolveResult(
@@ -193,7 +193,7 @@ class SystemResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Let running look-ups end by themselves; no caller waits for them."""
+        """Stop without waiting for running look-ups."""
         self._lookups.close()
 
 
@@ -203,7 +203,7 @@ def _look_up(host: str, family: socket.AddressFamily) -> Found:
 
 
 class GuardedResolver(AbstractResolver):
-    """Asks another resolver and passes its answer on only when every address may be reached."""
+    """Query another resolver, and return its answer only if every address is allowed."""
 
     def __init__(self, inner: AbstractResolver, *, tls: bool, allow: AllowList) -> None:
         self._inner = inner
@@ -216,7 +216,7 @@ class GuardedResolver(AbstractResolver):
         """Return checked addresses.
 
         Raises:
-            BlockedError: one of the addresses must not be reached. Permanent for this answer.
+            BlockedError: an address is not allowed. Permanent for this answer.
             ResolveTimeoutError: no answer within ten seconds. Retry.
         """
         try:
@@ -231,4 +231,4 @@ class GuardedResolver(AbstractResolver):
         return found
 
     async def close(self) -> None:
-        """Leave the inner resolver open: it is shared by several generations of connections."""
+        """Leave the inner resolver open: several generations of connections share it."""

@@ -1,1 +1,1 @@
-"""Ways out of Tickwright, one folder each; they implement ports and do not know each other."""
+"""Transports, one folder each. They implement ports and do not import each other."""

@@ -1,3 +1,3 @@
 -- name: isolation
--- How isolated the caller's transaction is. No table.
+-- The isolation level of the caller's transaction. No table.
 SELECT current_setting('transaction_isolation');

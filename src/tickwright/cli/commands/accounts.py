@@ -30,14 +30,14 @@ def list_(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List accounts by their ids, or the worst lag first."""
+    """List accounts by id, or with the highest lag first."""
     page = ask("GET", "/accounts", query={"sort": sort, "text": text, "cursor": cursor, "limit": limit})
     show_page(page, COLUMNS, as_json=as_json, empty="no accounts")
 
 
 @app.command()
 def show(account: Account, as_json: Json = False) -> None:
-    """Show one account: how often, how fresh, and about how many trackers it has."""
+    """Show one account: its interval, its freshness and its approximate number of trackers."""
     found = ask("GET", path(account))
     show_json(found) if as_json else show_fields(found)
 
@@ -55,7 +55,7 @@ def put(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Create an account, or change what is given; its trackers follow within minutes, without a restart."""
+    """Create an account, or change the given fields. Its trackers follow within minutes, without a restart."""
     given: dict[str, Any] = {
         "polling_interval_minutes": interval,
         "max_age_days": max_age,
@@ -79,7 +79,7 @@ def preview(
     cap: Annotated[int | None, typer.Option(metavar="POLLS", help="In five minutes at most; 0 for no cap.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what another interval or cap would do to the load; nothing is changed."""
+    """Show how another interval or cap would change the load. Changes nothing."""
     body: dict[str, Any] = {} if interval is None else {"polling_interval_minutes": interval}
     if cap is not None:
         body["polls_per_slice_max"] = cap or None
@@ -111,24 +111,20 @@ def _stored(stored: Any) -> str:
 
 @app.command()
 def pause(account: Account, as_json: Json = False) -> None:
-    """Select its trackers no more."""
+    """Stop polling the account's trackers."""
     done = ask("POST", f"{path(account)}/pause")
     show_answer(done, as_json=as_json, sentence=lambda a: f"{a['account_id']} is paused")
 
 
 @app.command()
 def enable(account: Account, as_json: Json = False) -> None:
-    """Select its trackers again, each at its own next turn."""
+    """Poll the account's trackers again, each at its next scheduled poll."""
     done = ask("POST", f"{path(account)}/enable")
     show_answer(done, as_json=as_json, sentence=lambda a: f"{a['account_id']} is polled")
 
 
 def path(account: str) -> str:
-    """Return where an account is in the API.
-
-    Raises:
-        Rejected: ``wrong_argument``: no account can have this id. Permanent.
-    """
+    """Return the API path of an account. Raises ``Rejected`` (``wrong_argument``): permanent."""
     if not account or "/" in account:
         raise Rejected("wrong_argument", "ACCOUNT: at least one character, and no '/'")
     return f"/accounts/{quote(account, safe='')}"

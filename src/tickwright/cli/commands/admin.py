@@ -1,4 +1,4 @@
-"""Looking after an installation: dead letters, outbox, workers, leases, keys, audit."""
+"""Commands for operators: dead letters, outbox, workers, keys, sessions, audit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -20,12 +20,12 @@ IN_RABBITMQ: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "fanout": ("task_type", ("id", "entity_code", "task_type", "died_at", "reason", "error_message")),
     "reports": ("listener", ("id", "listener", "report_id", "died_at", "reason", "error_message")),
 }
-"""Kinds whose dead letters are in RabbitMQ: what their subject is, and what is shown of each."""
+"""Kinds whose dead letters are in RabbitMQ: the filter for their subject, and the columns to show."""
 Kind = Annotated[str | None, typer.Option(help="job, outbox, fanout or reports.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Put the commands of this module into the tree."""
+    """Add the commands of this module to the command line."""
     app.add_typer(dead_letters, name="dead-letters")
     app.add_typer(workers, name="workers")
     app.add_typer(keys, name="keys")
@@ -42,7 +42,7 @@ def list_dead_letters(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List dead letters, the youngest first; of the kinds fanout and reports the oldest, which are in RabbitMQ."""
+    """List dead letters, newest first. The kinds fanout and reports are in RabbitMQ and are listed oldest first."""
     if kind is not None and kind in IN_RABBITMQ:
         _list_in_rabbitmq(kind, subject, limit, as_json=as_json)
         return
@@ -72,7 +72,7 @@ def requeue(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many, and put none back.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put dead letters back to work, the oldest first, at most 1,000 a call; 1 where an id is none (any more)."""
+    """Requeue dead letters, oldest first, at most 1,000 per call. Exit code 1 if an id is not a dead letter."""
     known: Sequence[Any]
     if kind in IN_RABBITMQ:
         if dry_run or cursor is not None:
@@ -146,7 +146,7 @@ def list_outbox(
 
 @outbox.command()
 def polls(as_json: Json = False) -> None:
-    """Show the relays of polls: what waits, is frozen, is published; and in Kafka, how far the consumers are."""
+    """Show the relays of polls: waiting, frozen and published polls, and the positions of the consumers in Kafka."""
     page, partitions = ask("GET", "/outbox/polls"), ask("GET", "/outbox/polls/partitions")["items"]
     if as_json:
         show_json({**page, "partitions": partitions})
@@ -173,7 +173,7 @@ def reconcile(
     apply: Annotated[bool, typer.Option("--apply", help="Do it; without this only say what would be done.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make the topic and the database agree where a relay of polls is stopped. You decide which batch was the last."""
+    """Make the topic and the database agree after a relay of polls has stopped. You decide which batch was the last."""
     body = {"shard": shard, "position": position, "apply": apply}
     show_answer(ask("POST", "/outbox/polls/reconcile", body=body), as_json=as_json, sentence=_reconciled)
 
@@ -199,7 +199,7 @@ def list_workers(as_json: Json = False) -> None:
 
 @workers.command()
 def drain(worker: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json: Json = False) -> None:
-    """Ask a worker to finish what it runs and stop."""
+    """Ask a worker to finish its running work and stop."""
     answer = ask("POST", f"/workers/{worker}/drain")
     show_answer(answer, as_json=as_json, sentence=lambda a: f"worker {a['id']} was asked to stop")
 
@@ -215,7 +215,7 @@ def create_key(
     expires_in: Annotated[str | None, typer.Option(metavar="DURATION", help="Never by default.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a key; it is shown this once."""
+    """Create a key. The key is shown only once."""
     role = role if role or scopes else "operator"
     body = {"name": name, "role": role, "scopes": scopes, "expires_in": expires_in}
     made = ask("POST", "/keys", body={key: value for key, value in body.items() if value is not None})
@@ -224,27 +224,27 @@ def create_key(
 
 @keys.command("list")
 def list_keys(as_json: Json = False) -> None:
-    """List keys, without what opens anything."""
+    """List keys, without the secrets."""
     columns = ("id", "name", "role", "scopes", "prefix", "created_at", "expires_at", "revoked_at")
     show_page(ask("GET", "/keys"), columns, as_json=as_json, empty="no keys")
 
 
 @keys.command("revoke")
 def revoke_key(key: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json: Json = False) -> None:
-    """Refuse a key from now on."""
+    """Revoke a key at once."""
     show_answer(ask("POST", f"/keys/{key}/revoke"), as_json=as_json, sentence=lambda k: f"key {k['id']} is revoked")
 
 
 @sessions.command("list")
 def list_sessions(as_json: Json = False) -> None:
-    """List the browsers that are signed in: with your key, or for an admin with any."""
+    """List signed-in browsers: those of your key, or all of them for an admin."""
     columns = ("id", "name", "role", "key_id", "client", "created_at", "seen_at", "expires_at")
     show_page(ask("GET", "/sessions"), columns, as_json=as_json, empty="no browser is signed in")
 
 
 @sessions.command("revoke")
 def revoke_session(session: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json: Json = False) -> None:
-    """Sign a browser out, within a second everywhere."""
+    """Sign a browser out, everywhere within a second."""
     ask("DELETE", f"/sessions/{session}")
     show_answer({"id": session}, as_json=as_json, sentence=lambda one: f"session {one['id']} is ended")
 

@@ -1,4 +1,4 @@
-"""``tickwright alerts``: what fires, and who hears of it."""
+"""``tickwright alerts``: alerts and their receivers."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -34,7 +34,7 @@ def list_alerts(
 
 @receivers.command("list")
 def list_receivers(as_json: Json = False) -> None:
-    """List who hears of alerts."""
+    """List the receivers of alerts."""
     show_page(ask("GET", "/alerts/receivers"), COLUMNS, as_json=as_json, empty="nobody is told of alerts")
 
 
@@ -47,7 +47,7 @@ def put(
     every_rule: Annotated[bool, typer.Option("--every-rule", help="Every rule again.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a receiver, or change what is given of an existing one."""
+    """Create a receiver, or change the given fields of an existing one."""
     if rule and every_rule:
         raise typer.BadParameter("give --rule or --every-rule")
     given = {"url": url, "severity_min": severity, "rules": rule or None}
@@ -79,13 +79,13 @@ def rotate_secret(
     overlap: Annotated[str, typer.Option(metavar="DURATION", help="How long the old ones sign beside it.")] = "24h",
     as_json: Json = False,
 ) -> None:
-    """Make a new signing secret; it is shown this once."""
+    """Create a new signing secret. It is shown only once."""
     answer = ask("POST", _path(name) + "/rotate-secret", body={"overlap": overlap})
     show_answer(answer, as_json=as_json, sentence=lambda a: a["secret"])
 
 
 @receivers.command()
 def delete(name: Name, as_json: Json = False) -> None:
-    """Forget a receiver, and what still waits for it."""
+    """Delete a receiver and its waiting messages."""
     ask("DELETE", _path(name))
     show_json({"deleted": name}) if as_json else show_answer(name, as_json=False, sentence=lambda n: f"{n} deleted")

@@ -1,4 +1,4 @@
-"""``tickwright batches``: what programs bring to be executed, when; and the commands that campaigns have as well."""
+"""``tickwright batches``: batches of programs, and the commands that they share with campaigns."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -20,7 +20,7 @@ Slot = Annotated[str | None, typer.Option(metavar="TIME", help="Of this occurren
 
 
 def add_commands(app: typer.Typer, plural: str) -> None:
-    """Add the commands that every kind of batch has; ``plural`` is what the kind is called in paths."""
+    """Add the commands that every kind of batch has; ``plural`` is the name of the kind in paths."""
     _add_looking(app, plural)
     _add_actions(app, plural)
 
@@ -35,13 +35,13 @@ def _add_looking(app: typer.Typer, plural: str) -> None:
         limit: Limit = 50,
         as_json: Json = False,
     ) -> None:
-        """List them by name, with the next occurrence and the last execution of each."""
+        """List by name, with the next occurrence and the last execution of each."""
         query = {"type": kind, "status": status, "q": begins, "cursor": cursor, "limit": limit}
         show_page(ask("GET", f"/{plural}", query=query), COLUMNS, as_json=as_json, empty=f"no {plural}")
 
     @app.command()
     def show(name: Name, as_json: Json = False) -> None:
-        """Show one: its definition, and its next five occurrences."""
+        """Show one, with its definition and its next five occurrences."""
         found = ask("GET", path(plural, name))
         if as_json:
             show_json(found)
@@ -53,7 +53,7 @@ def _add_looking(app: typer.Typer, plural: str) -> None:
     def versions(
         name: Name, version: Number = None, cursor: Cursor = None, limit: Limit = 50, as_json: Json = False
     ) -> None:
-        """List its versions, newest first; or show one as it was written."""
+        """List the versions, newest first, or show one version as it was written."""
         if version is None:
             page = ask("GET", f"{path(plural, name)}/versions", query={"cursor": cursor, "limit": limit})
             show_page(page, VERSIONS, as_json=as_json, empty="no versions")
@@ -63,7 +63,7 @@ def _add_looking(app: typer.Typer, plural: str) -> None:
 
     @app.command()
     def explain(name: Name, slot: Slot = None, as_json: Json = False) -> None:
-        """Say why it runs or does not, and when next; with --slot what became of that occurrence."""
+        """Explain why it runs or does not, and when it runs next; with --slot, what happened at that occurrence."""
         answer = ask("GET", f"{path(plural, name)}/explain", query={"slot": slot})
         show_answer(answer, as_json=as_json, sentence=explained)
 
@@ -74,27 +74,27 @@ def _add_actions(app: typer.Typer, plural: str) -> None:
 
     @app.command()
     def activate(name: Name, as_json: Json = False) -> None:
-        """Let it run by its schedule, from the next occurrence on."""
+        """Activate the schedule, from the next occurrence on."""
         act(name, "activate", as_json=as_json)
 
     @app.command()
     def deactivate(name: Name, as_json: Json = False) -> None:
-        """Let it run no more; open executions become DISABLED."""
+        """Deactivate the schedule; open executions become DISABLED."""
         act(name, "deactivate", as_json=as_json)
 
     @app.command()
     def start(name: Name, as_json: Json = False) -> None:
-        """Execute it now; its overlap policy decides where an execution is open."""
+        """Execute it now. If an execution is open, its overlap policy decides."""
         act(name, "start", as_json=as_json)
 
     @app.command()
     def stop(name: Name, as_json: Json = False) -> None:
-        """End its open executions: STOPPED; what they have not released stays unreleased."""
+        """Stop its open executions. They become STOPPED, and their unreleased actions are never released."""
         act(name, "stop", as_json=as_json)
 
 
 def explained(answer: Any) -> str:
-    """Return a chain of reasons as lines."""
+    """Return an explanation as lines of text."""
     reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
     return f"{answer['status']}: {answer['summary']}{reasons}"
 
@@ -106,11 +106,7 @@ def _changed(change: Any) -> str:
 
 
 def path(plural: str, name: str) -> str:
-    """Return where one is in the API.
-
-    Raises:
-        Rejected: ``wrong_argument``: nothing can have this name. Permanent.
-    """
+    """Return the API path of a batch or campaign. Raises ``Rejected`` (``wrong_argument``): permanent."""
     if not name or "/" in name:
         raise Rejected("wrong_argument", "NAME: 1 to 100 letters, digits, '_', '.' or '-', a letter or digit first")
     return f"/{plural}/{quote(name, safe='')}"

@@ -1,4 +1,4 @@
-"""``tickwright campaigns``: who takes part, what is done for each of them, and when."""
+"""``tickwright campaigns``: the audience, the action per client, and the schedule."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -21,7 +21,10 @@ CLIENTS = ("client_id", "client")
 
 @app.command()
 def put(file: File, name: Called = None, as_json: Json = False) -> None:
-    """Make a campaign, or set it whole: a new version. With version = … in it an older one is not edited."""
+    """Create a campaign, or replace its definition: a new version.
+
+    With version = … in the file, the edit fails if that version is no longer the current one.
+    """
     words = _words(file)
     called = _name(name or words.pop("name", None))
     try:
@@ -34,7 +37,7 @@ def put(file: File, name: Called = None, as_json: Json = False) -> None:
 
 @app.command()
 def check(file: File, as_json: Json = False) -> None:
-    """Say everything that is wrong with a definition, without saving it; exit code 1 where something is."""
+    """Report every mistake in a definition without saving it. Exit code 1 if there are mistakes."""
     words = _words(file)
     found = ask("POST", "/campaigns:check", body=words)
     show_answer(found, as_json=as_json, sentence=_checked)
@@ -50,7 +53,7 @@ def dry_run(
     audience: Annotated[str | None, typer.Option(metavar="FILE|-", help="The same: JSON or TOML.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Count whom it would select now, and show ten of them; nothing leaves."""
+    """Count the clients that it would select now, and show ten of them. Releases nothing."""
     said = {"expression": expression, "audience": None if audience is None else read_words(audience)}
     words = {word: value for word, value in said.items() if value is not None}
     try:
@@ -70,7 +73,7 @@ def dry_run(
 
 @app.command()
 def delete(name: Name, as_json: Json = False) -> None:
-    """Forget a campaign with its versions, executions and actions."""
+    """Delete a campaign with its versions, executions and actions."""
     ask("DELETE", path("campaigns", name))
     show_answer({"deleted": name}, as_json=as_json, sentence=lambda answer: f"{answer['deleted']} is deleted")
 
@@ -104,7 +107,7 @@ def _checked(found: Any) -> str:
 
 
 def _point(words: Mapping[str, Any], problems: Any, *, as_json: bool) -> None:
-    """Show the place of the first mistake in the expression, below its line."""
+    """Show the position of the first mistake in the expression, below its line."""
     text = words.get("expression")
     placed = [one for one in problems if one.get("line") is not None]
     if as_json or not placed or not isinstance(text, str):

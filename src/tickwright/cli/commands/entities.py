@@ -1,4 +1,4 @@
-"""``tickwright entities``: whom fan-out polls, for what, and what became of it."""
+"""``tickwright entities``: the entities that fan-out polls, their modules and the results."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def list_(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List entities by their codes."""
+    """List entities by code."""
     flag = None if enabled is None else str(enabled).lower()
     query = {"module": module, "enabled": flag, "q": q, "cursor": cursor, "limit": limit}
     show_page(ask("GET", "/entities", query=query), COLUMNS, as_json=as_json, empty="no entities")
@@ -37,7 +37,7 @@ def list_(
 
 @app.command()
 def show(code: Code, as_json: Json = False) -> None:
-    """Show one entity: its party, and per module its last success, failures and windows."""
+    """Show one entity: its party, and the last success, the failures and the windows of each module."""
     found = ask("GET", path(code))
     if as_json:
         show_json(found)
@@ -58,7 +58,7 @@ def put(
     enabled: Annotated[bool | None, typer.Option("--enabled/--paused", help="Whether it is polled.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Create an entity, or change what is given; schedulers hear of it at once."""
+    """Create an entity, or change the given fields. Schedulers use the change at once."""
     given: dict[str, Any] = {
         "polling_enabled_modules": modules,
         "party": None if party is None else document_of(party),
@@ -76,11 +76,7 @@ def put(
 
 
 def document_of(text: str) -> Any:
-    """Return the JSON that an option holds or, with ``@`` before its name, a file.
-
-    Raises:
-        Rejected: ``file_unreadable``, ``wrong_argument``: it is no JSON. Permanent.
-    """
+    """Parse JSON, or that of ``@FILE``. Raises ``Rejected`` (``file_unreadable``, ``wrong_argument``): permanent."""
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
@@ -105,7 +101,7 @@ def import_(
     rejects: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rejected lines' report there.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Set the entities of a file, each whole; sending it again changes nothing."""
+    """Create or replace the entities of a file. Importing it again changes nothing."""
     csv = file.lower().endswith(".csv") if as_csv is None else as_csv
     upload = Upload("/v1/entities:bulk", "new entities", content_type=CSV if csv else NDJSON)
     if import_file(file, upload, rejects=rejects, as_json=as_json):
@@ -114,20 +110,20 @@ def import_(
 
 @app.command()
 def delete(code: Code, as_json: Json = False) -> None:
-    """Poll an entity no more and forget it; when its last runs succeeded stays known."""
+    """Stop polling an entity and delete it. The times of its last successful runs are kept."""
     ask("DELETE", path(code))
     show_answer({"code": code, "deleted": True}, as_json=as_json, sentence=lambda d: f"{d['code']} is deleted")
 
 
 @app.command()
 def pause(code: Code, as_json: Json = False) -> None:
-    """Poll an entity no more."""
+    """Stop polling an entity."""
     show_answer(ask("POST", f"{path(code)}/pause"), as_json=as_json, sentence=lambda e: f"{e['code']} is paused")
 
 
 @app.command()
 def enable(code: Code, as_json: Json = False) -> None:
-    """Poll an entity again, from the window on that lies around now."""
+    """Poll an entity again, from the current window on."""
     show_answer(ask("POST", f"{path(code)}/enable"), as_json=as_json, sentence=lambda e: f"{e['code']} is polled")
 
 
@@ -137,18 +133,14 @@ def explain(
     module: Annotated[str, typer.Argument(metavar="MODULE", help="Such as LOCATIONS.")],
     as_json: Json = False,
 ) -> None:
-    """Say why an entity is polled for a module now, or is not."""
+    """Explain why an entity is polled for a module now, or why not."""
     answer = ask("GET", f"{path(code)}/explain", query={"module": module})
     reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
     show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
 
 
 def path(code: str) -> str:
-    """Return where an entity is in the API.
-
-    Raises:
-        Rejected: ``wrong_argument``: no entity can have this code. Permanent.
-    """
+    """Return the API path of an entity. Raises ``Rejected`` (``wrong_argument``): permanent."""
     if not code or "/" in code:
         raise Rejected("wrong_argument", "CODE: at least one character, and no '/'")
     return f"/entities/{quote(code, safe='')}"

@@ -1,4 +1,4 @@
-"""``tickwright executions``: how far campaigns and batches are, what they decided, and what can be done to one."""
+"""``tickwright executions``: the progress and results of campaigns and batches, and actions on executions."""
 
 from typing import Annotated, Any
 
@@ -32,7 +32,7 @@ def list_(
 
 @app.command()
 def show(execution_id: ExecutionId, as_json: Json = False) -> None:
-    """Show one: how far it is and how fast, where it failed, and whom it could not judge."""
+    """Show one execution: its progress and rate, its error, and the clients that it could not evaluate."""
     found = ask("GET", f"/executions/{execution_id}")
     if as_json:
         show_json(found)
@@ -51,7 +51,7 @@ def actions(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List what it decided, by clients, and whether it has left."""
+    """List the actions of an execution by client, and whether each is released."""
     query = {"client_id": client_id, "cursor": cursor, "limit": limit}
     page = ask("GET", f"/executions/{execution_id}/actions", query=query)
     show_page(page, ACTIONS, as_json=as_json, empty="no actions")
@@ -59,31 +59,31 @@ def actions(
 
 @app.command()
 def explain(execution_id: ExecutionId, as_json: Json = False) -> None:
-    """Say why it has not ended, and what happens next; or how it ended."""
+    """Explain why an execution has not ended and what happens next, or how it ended."""
     show_answer(ask("GET", f"/executions/{execution_id}/explain"), as_json=as_json, sentence=explained)
 
 
 @app.command()
 def pause(execution_id: ExecutionId, as_json: Json = False) -> None:
-    """Begin no more chunks and release none; the chunks at work end."""
+    """Start no more chunks and release none. Running chunks finish."""
     _act(execution_id, "pause", as_json=as_json)
 
 
 @app.command()
 def resume(execution_id: ExecutionId, as_json: Json = False) -> None:
-    """Let a paused one go on."""
+    """Continue a paused execution."""
     _act(execution_id, "resume", as_json=as_json)
 
 
 @app.command()
 def stop(execution_id: ExecutionId, as_json: Json = False) -> None:
-    """End it: STOPPED; what it has not released stays unreleased."""
+    """Stop an execution. It becomes STOPPED, and its unreleased actions are never released."""
     _act(execution_id, "stop", as_json=as_json)
 
 
 @app.command()
 def retry(execution_id: ExecutionId, as_json: Json = False) -> None:
-    """Let a failed one go on at the chunks that are not done."""
+    """Continue a failed execution with its unfinished chunks."""
     _act(execution_id, "retry", as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""``tickwright jobs``: schedule, look, act."""
+"""``tickwright jobs``: schedule jobs, list them, act on them."""
 
 import json
 from collections.abc import Callable, Collection
@@ -30,7 +30,7 @@ from tickwright.cli.kit.output import (
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 
-# The options that name many jobs, declared once: by the same ones jobs are listed, cancelled, retried and moved.
+# The options that select jobs. Listing, cancelling, retrying and rescheduling share them.
 
 Status = Annotated[list[JobStatus] | None, typer.Option(help="May be given several times.")]
 OfType = Annotated[str | None, typer.Option("--type", help="Of one task type.")]
@@ -41,7 +41,7 @@ Command = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """What the options name; every field is an option."""
+    """The selected jobs; every field is an option."""
 
     ids: JobIds = None
     status: Status = None
@@ -52,7 +52,7 @@ class Which:
     text: Text = None
 
     def named(self) -> dict[str, Any]:
-        """Return what is given, by the words of the API."""
+        """Return the given options under their names in the API."""
         given = {
             "ids": self.ids,
             "status": [str(one) for one in self.status or ()],
@@ -66,7 +66,7 @@ class Which:
 
 
 def takes_which(*, without: Collection[str] = ()) -> Callable[[Command], Command]:
-    """Give a command these options where it has its parameter ``which``; ``without`` names those that it lacks."""
+    """Replace a command's parameter ``which`` by these options; ``without`` names the omitted ones."""
     hints = get_type_hints(Which, include_extras=True)
     names = [field.name for field in fields(Which) if field.name not in without]
     options = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]) for name in names]
@@ -94,11 +94,7 @@ COLUMNS = ("id", "task_type", "status", "due_at", "attempts", "max_attempts", "e
 
 
 def payload_of(text: str) -> Any:
-    """Return the payload that an argument gives as JSON.
-
-    Raises:
-        Rejected: ``wrong_argument``. Permanent.
-    """
+    """Return the JSON payload of an argument. Raises ``Rejected`` (``wrong_argument``): permanent."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -118,7 +114,7 @@ def schedule(
     expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="Cancelled when not started by then.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Schedule one job; without --at or --in it is due at once."""
+    """Schedule one job. Without --at or --in it is due at once."""
     given = {
         "task_type": task_type,
         "payload": payload_of(payload),
@@ -143,7 +139,7 @@ def import_(
     rejects: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rejected lines' report there.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Schedule the jobs of a file, however large; bad lines are reported and cost no others."""
+    """Schedule the jobs of a file of any size. Invalid lines are reported and do not affect others."""
     rejected = import_file(file, Upload("/v1/jobs:bulk", "jobs", key), rejects=rejects, as_json=as_json)
     if rejected:
         raise typer.Exit(1)
@@ -173,7 +169,7 @@ def show(job_id: JobId, as_json: Json = False) -> None:
 
 @app.command()
 def explain(job_id: JobId, as_json: Json = False) -> None:
-    """Say why a job is where it is."""
+    """Explain the status of a job."""
     answer = ask("GET", f"/jobs/{job_id}/explain")
     reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
     show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
@@ -189,7 +185,7 @@ def cancel(
     yes: Annotated[bool, typer.Option("--yes", help="Cancel more than one.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel a job, or with --yes all jobs that the options name."""
+    """Cancel one job, or with --yes all jobs that the options select."""
     if _is_one(job_id, which.named()):
         _act(job_id, "cancel", as_json=as_json)
         return
@@ -201,7 +197,7 @@ def cancel(
 @app.command()
 @takes_which(without={"status"})
 def retry(job_id: One = None, *, which: Which, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Put failed jobs back to work, with all their attempts, due now."""
+    """Retry failed jobs now, with all their attempts."""
     if _is_one(job_id, which.named()):
         _act(job_id, "retry", as_json=as_json)
         return
@@ -222,7 +218,7 @@ def reschedule(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Give a pending job another time, or all that the options name."""
+    """Change the time of a pending job, or of all that the options select."""
     to = {"execute_at": at, "delay": delay, "shift": shift}
     to = {name: value for name, value in to.items() if value is not None}
     if _is_one(job_id, which.named()):
@@ -238,7 +234,7 @@ def reschedule(
 @app.command("run-now")
 @takes_which(without={"status"})
 def run_now(job_id: One = None, *, which: Which, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Make a pending job due now, or all that the options name."""
+    """Make a pending job due now, or all that the options select."""
     if _is_one(job_id, which.named()):
         _act(job_id, "run-now", as_json=as_json)
         return
@@ -246,7 +242,7 @@ def run_now(job_id: One = None, *, which: Which, dry_run: DryRun = False, as_jso
 
 
 def _is_one(job_id: int | None, which: dict[str, Any]) -> bool:
-    """Say whether one job is meant; refuse both and neither."""
+    """Return whether one job is meant. Refuse an id together with options, and neither."""
     if (job_id is None) == (not which):
         raise typer.BadParameter("give ID or --type (or --id, --status, --text, --since, --until, --key), one of them")
     return job_id is not None

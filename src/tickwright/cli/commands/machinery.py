@@ -18,13 +18,13 @@ DESTINATIONS = ("destination", "state", "why", "waiting", "tried", "oldest_s", "
 
 
 def add_to(app: typer.Typer) -> None:
-    """Put the commands of this module into the tree; those of workers, the outbox and alerts are there by now."""
+    """Add the commands of this module to the command line; those of workers, the outbox and alerts add themselves."""
     app.add_typer(leases, name="leases")
 
 
 @workers.command("show")
 def show_worker(worker: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json: Json = False) -> None:
-    """Show one worker session and what it holds: at most 100 of each kind."""
+    """Show one worker session and what it holds, at most 100 of each kind."""
     found = ask("GET", f"/workers/{worker}")
     if as_json:
         show_json(found)
@@ -36,14 +36,14 @@ def show_worker(worker: Annotated[int, typer.Argument(min=1, metavar="ID")], as_
 
 @leases.callback(invoke_without_command=True)
 def list_leases(context: typer.Context, as_json: Json = False) -> None:
-    """List the leases of the control loops: who has each, since when, and what it guards."""
+    """List the leases of the control loops: the holder of each, since when, and what it guards."""
     if context.invoked_subcommand is None:
         show_page(ask("GET", "/leases"), LEASES, as_json=as_json, empty="no leases")
 
 
 @leases.command()
 def release(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json = False) -> None:
-    """Take a lease away from its holder; the next process that looks gets it."""
+    """Take a lease from its holder. The next process that asks for it gets it."""
     if not name or "/" in name:
         raise Rejected("wrong_argument", "NAME: of a lease, as tickwright leases shows it")
     done = ask("POST", f"/leases/{quote(name, safe='')}/release")
@@ -52,13 +52,13 @@ def release(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json 
 
 @outbox.command()
 def destinations(as_json: Json = False) -> None:
-    """Show what waits for each destination, the stuck and the oldest first."""
+    """Show the waiting messages of each destination, stuck and oldest ones first."""
     show_page(ask("GET", "/outbox:destinations"), DESTINATIONS, as_json=as_json, empty="nothing waits")
 
 
 @outbox.command()
 def retry(destination: Annotated[str, typer.Argument(metavar="DESTINATION")], as_json: Json = False) -> None:
-    """Try a destination's messages now that wait for another try, at most 1,000 a call."""
+    """Retry a destination's waiting messages now, at most 1,000 per call."""
     done = ask("POST", "/outbox:retry", body={"destination": destination})
     show_answer(done, as_json=as_json, sentence=_retried)
 
@@ -69,7 +69,7 @@ def _retried(done: Any) -> str:
 
 @outbox.command()
 def discard(message: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json: Json = False) -> None:
-    """Give a message up that waits: a dead letter, from where it can be requeued."""
+    """Dead-letter a waiting message. It can be requeued from the dead letters."""
     done = ask("POST", f"/outbox/{message}/discard")
     show_answer(done, as_json=as_json, sentence=lambda d: f"message {d['id']} to {d['destination']} is a dead letter")
 
@@ -80,6 +80,6 @@ def acknowledge(
     note: Annotated[str | None, typer.Option(help="What you say of it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say that you look after an alert that fires; one that fires again is a new one."""
+    """Acknowledge a firing alert. If it fires again, it is a new alert."""
     done = ask("POST", f"/alerts/{alert}/acknowledge", body={"note": note})
     show_answer(done, as_json=as_json, sentence=lambda d: f"alert {d['id']} is {d['acknowledged_by']}'s")

@@ -24,7 +24,7 @@ def list_(as_json: Json = False) -> None:
 
 @app.command()
 def show(name: Name, as_json: Json = False) -> None:
-    """Show one module: how many entities are polled for it, and what became of its last windows."""
+    """Show one module: its number of polled entities, and the results of its last windows."""
     module = ask("GET", path(name))
     if as_json:
         show_json(module)
@@ -40,7 +40,7 @@ def windows(
     hours: Annotated[int, typer.Option(min=1, max=168, help="Back from now.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Show what became of each window of the last hours, the newest first."""
+    """Show the results of each window of the last hours, newest first."""
     said = ask("GET", "/fanout/windows", query={"module": module, "hours": hours})
     if as_json:
         show_json(said)
@@ -63,7 +63,7 @@ def put(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Create a module, or change what is given; schedulers hear of it at once."""
+    """Create a module, or change the given fields. Schedulers use the change at once."""
     given: dict[str, Any] = {"every": every, "timeout": timeout, "gated": gated}
     changes = {field: value for field, value in given.items() if value is not None}
     show_answer(
@@ -81,22 +81,18 @@ def _stored(stored: Any) -> str:
 
 @app.command()
 def pause(name: Name, as_json: Json = False) -> None:
-    """Poll no entity for it."""
+    """Stop polling entities for the module."""
     show_answer(ask("POST", f"{path(name)}/pause"), as_json=as_json, sentence=lambda m: f"{m['name']} is paused")
 
 
 @app.command()
 def enable(name: Name, as_json: Json = False) -> None:
-    """Poll for it again, from the window on that lies around now."""
+    """Poll entities for the module again, from the current window on."""
     show_answer(ask("POST", f"{path(name)}/enable"), as_json=as_json, sentence=lambda m: f"{m['name']} is polled")
 
 
 def path(name: str) -> str:
-    """Return where a module is in the API.
-
-    Raises:
-        Rejected: ``wrong_argument``: no module can have this name. Permanent.
-    """
+    """Return the API path of a module. Raises ``Rejected`` (``wrong_argument``): permanent."""
     if not name or "/" in name:
         raise Rejected("wrong_argument", "NAME: 1 to 50 capitals, digits or '_', a letter first")
     return f"/modules/{quote(name, safe='')}"

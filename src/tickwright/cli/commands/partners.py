@@ -1,4 +1,4 @@
-"""``tickwright partners``: whom we poll, and within which limits."""
+"""``tickwright partners``: the partners that Tickwright polls, and their limits."""
 
 import json
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The partner.")]
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """List every partner, and whether it is called now."""
+    """List every partner, and whether it can be called now."""
     show_page(ask("GET", "/partners"), COLUMNS, as_json=as_json, empty="no partners")
 
 
@@ -35,7 +35,7 @@ def show(name: Name, as_json: Json = False) -> None:
 
 @app.command()
 def figures(name: Name, as_json: Json = False) -> None:
-    """Say how a partner is called now: quota, outcomes, breaker, quiet hours, and what waits for it."""
+    """Show how a partner is called now: quota, outcomes, breaker, quiet hours, and what waits for it."""
     found = ask("GET", f"{path(name)}/figures")
     show_json(found) if as_json else show_fields(found)
 
@@ -49,7 +49,7 @@ def put(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Create a partner, or change the settings that are given; FIELD= alone takes one out."""
+    """Create a partner, or change the given settings. FIELD= without a value removes a setting."""
     changes = settings_of(settings or [])
     stored = through(lambda gateway: _put(gateway, name, changes))
     show_answer(
@@ -60,11 +60,7 @@ def put(
 
 
 def settings_of(words: list[str]) -> dict[str, Any]:
-    """Return what ``FIELD=VALUE`` words say; a value that is JSON is that, everything else is a text.
-
-    Raises:
-        Rejected: ``wrong_argument``. Permanent.
-    """
+    """Parse ``FIELD=VALUE``; the value is JSON or a string. Raises ``Rejected`` (``wrong_argument``): permanent."""
     given: dict[str, Any] = {}
     for word in words:
         field, sign, text = word.partition("=")
@@ -90,29 +86,25 @@ async def _put(gateway: Gateway, name: str, changes: dict[str, Any]) -> Any:
 
 @app.command()
 def pause(name: Name, as_json: Json = False) -> None:
-    """Call it no more, and select none of its trackers."""
+    """Stop calling the partner and selecting its trackers."""
     show_answer(ask("POST", f"{path(name)}/pause"), as_json=as_json, sentence=lambda p: f"{p['name']} is paused")
 
 
 @app.command()
 def enable(name: Name, as_json: Json = False) -> None:
-    """Call it again."""
+    """Call the partner again."""
     show_answer(ask("POST", f"{path(name)}/enable"), as_json=as_json, sentence=lambda p: f"{p['name']} is called")
 
 
 @app.command()
 def reset(name: Name, as_json: Json = False) -> None:
-    """Close its breaker and end the silence that it asked for: you know that it works again."""
+    """Close the partner's breaker and end its requested silence. Use it when the partner works again."""
     done = ask("POST", f"{path(name)}/reset")
     show_answer(done, as_json=as_json, sentence=lambda p: f"{p['name']}: its breaker is {p['breaker']}")
 
 
 def path(name: str) -> str:
-    """Return where a partner is in the API.
-
-    Raises:
-        Rejected: ``wrong_argument``: no partner can have this name. Permanent.
-    """
+    """Return the API path of a partner. Raises ``Rejected`` (``wrong_argument``): permanent."""
     if not name or "/" in name:
         raise Rejected("wrong_argument", "NAME: 1 to 50 letters, digits, '_', '.' or '-'")
     return f"/partners/{quote(name, safe='')}"

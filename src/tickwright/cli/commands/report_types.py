@@ -1,4 +1,4 @@
-"""``tickwright report-types``: what reports can be asked for, of whom their parts come, and how they are merged."""
+"""``tickwright report-types``: the reports that can be requested, the listeners of their parts, and the merge."""
 
 import json
 import sys
@@ -46,20 +46,20 @@ def put(
     file: Annotated[str, typer.Option("--file", metavar="FILE|-", help="JSON or TOML; - is standard input.")],
     as_json: Json = False,
 ) -> None:
-    """Create a report type, or set it whole, from a file with the words of [report_types.NAME]."""
+    """Create a report type, or replace it, from a file with the fields of [report_types.NAME]."""
     stored = ask("PUT", path(name), body=read_words(file))
     show_answer(stored, as_json=as_json, sentence=_stored)
 
 
 @app.command()
 def delete(name: Name, as_json: Json = False) -> None:
-    """Forget a report type; reports that were asked for go on with the plan that they were made with."""
+    """Delete a report type. Requested reports continue with the plan that they were created with."""
     ask("DELETE", path(name))
     show_answer({"deleted": name}, as_json=as_json, sentence=lambda answer: f"{answer['deleted']} is deleted")
 
 
 def read_words(file: str) -> Any:
-    """Return what a file says: JSON where it begins with a brace, else TOML.
+    """Parse a file: JSON if it begins with a brace, otherwise TOML.
 
     Raises:
         Rejected: ``file_unreadable``, ``wrong_argument`` (neither JSON nor TOML, or above 1 MiB). Permanent.
@@ -97,11 +97,7 @@ def _stored(stored: Any) -> str:
 
 
 def path(name: str) -> str:
-    """Return where a report type is in the API.
-
-    Raises:
-        Rejected: ``wrong_argument``: no report type can have this name. Permanent.
-    """
+    """Return the API path of a report type. Raises ``Rejected`` (``wrong_argument``): permanent."""
     if not name or "/" in name:
         raise Rejected("wrong_argument", "NAME: 1 to 50 letters, digits, '_', '.' or '-', a letter or digit first")
     return f"/report-types/{quote(name, safe='')}"

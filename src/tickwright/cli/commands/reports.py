@@ -1,4 +1,4 @@
-"""``tickwright reports``: ask for reports, look at them, fetch their files."""
+"""``tickwright reports``: request reports, list them, download their files."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def request(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Ask for a report; an equal one of the same requester that is under way is the answer."""
+    """Request a report. If the requester has an equal one in progress, that one is returned."""
     body = {
         "type": kind,
         "conditions": {**read_conditions(conditions), **conditions_of(condition or ())},
@@ -105,7 +105,7 @@ def list_(
 
 @app.command()
 def show(report_id: ReportId, as_json: Json = False) -> None:
-    """Show one report, and what became of each part."""
+    """Show one report and the state of each part."""
     found = ask("GET", f"/reports/{report_id}")
     if as_json:
         show_json(found)
@@ -117,7 +117,7 @@ def show(report_id: ReportId, as_json: Json = False) -> None:
 
 @app.command()
 def explain(report_id: ReportId, as_json: Json = False) -> None:
-    """Say why a report is not finished: whom it waits for, since when, and what happens next."""
+    """Explain why a report is not finished: what it waits for, since when, and what happens next."""
     answer = ask("GET", f"/reports/{report_id}/explain")
     reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
     show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
@@ -132,17 +132,13 @@ def cancel(report_id: ReportId, as_json: Json = False) -> None:
 
 @app.command()
 def download(report_id: ReportId, output: Output = None, as_json: Json = False) -> None:
-    """Fetch a report's file; it is checked before it has its name."""
+    """Download a report's file. It gets its name only after it is checked."""
     done = through(lambda gateway: download_file(gateway, report_id, output))
     show_answer(done, as_json=as_json, sentence=_fetched)
 
 
 def conditions_of(words: Sequence[str]) -> dict[str, Any]:
-    """Return what options say: ``name=text`` or, for anything but text, ``name:=json``.
-
-    Raises:
-        Rejected: ``wrong_argument``. Permanent.
-    """
+    """Parse ``name=text`` and ``name:=json``. Raises ``Rejected`` (``wrong_argument``): permanent."""
     found: dict[str, Any] = {}
     for word in words:
         name, sign, value = word.partition("=")
@@ -159,10 +155,10 @@ def conditions_of(words: Sequence[str]) -> dict[str, Any]:
 
 
 def read_conditions(file: str | None) -> dict[str, Any]:
-    """Return the JSON object of a file; ``-`` is standard input, no file is no condition.
+    """Return the JSON object of a file; ``-`` is standard input, ``None`` means no conditions.
 
     Raises:
-        Rejected: ``file_unreadable``, ``wrong_argument``: it is no JSON object. Permanent.
+        Rejected: ``file_unreadable``, ``wrong_argument``: it is not a JSON object. Permanent.
     """
     if file is None:
         return {}

@@ -1,4 +1,4 @@
-"""Database roles for programs that use plain SQL only."""
+"""Database roles for programs that use only plain SQL."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ def create(
     sql: Annotated[bool, typer.Option("--sql", help="Print the statements instead of running them.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a role that schedules, registers and publishes by SQL, and can do nothing else; again changes nothing."""
+    """Create a role that can only schedule, register and publish by SQL. Running it again changes nothing."""
     from tickwright.store.app_roles import app_role_sql, create_app_role
 
     password = None if password_file is None else _first_line(password_file)
@@ -52,7 +52,7 @@ def create(
 
 @app.command()
 def check(as_json: Json = False) -> None:
-    """List rights of roles beyond those of `roles create app`; 1 where there are some."""
+    """List rights of roles beyond those of `roles create app`. Exit code 1 if there are any."""
     from tickwright.store.app_roles import excess_rights
 
     async def work() -> list[dict[str, object]]:

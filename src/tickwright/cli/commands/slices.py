@@ -1,4 +1,4 @@
-"""``tickwright slices``: what became of each minute, and polling again what is missing."""
+"""``tickwright slices``: the ledger of polls by minute, and polling again what is missing."""
 
 from typing import Annotated, Any
 
@@ -30,7 +30,7 @@ def list_(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List slices, newest first; --until beyond now shows what is to come."""
+    """List slices, newest first. Use --until beyond now to show future slices."""
     if minutes not in {1, 5}:
         raise typer.BadParameter("--minutes: 1 or 5")
     query = {"minutes": minutes, "from": since, "to": until, "partner": partner, "cursor": cursor, "limit": limit}
@@ -55,7 +55,7 @@ def heat(
     partner: Partner = None,
     as_json: Json = False,
 ) -> None:
-    """Show what became of each cell of a range, the last day by default, and how level it was (flatness 1)."""
+    """Show the counts of each cell of a range, by default the last day, and how even its load was (flatness 1)."""
     said = ask("GET", "/slices:heat", query={"from": since, "to": until, "step": step, "partner": partner})
     if as_json:
         show_json(said)
@@ -75,7 +75,7 @@ def replay(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Poll again what is missing of the last turns in a range, and nothing else; counts only, without --yes."""
+    """Poll again the last scheduled polls in a range that are missing, and no others. Without --yes only count them."""
     body = {"from": since, "to": until, "partner": partner, "dry_run": not yes, "topic_lost": topic_lost}
     done = ask("POST", "/slices/replay", body={name: value for name, value in body.items() if value is not None})
     show_answer(done, as_json=as_json, sentence=_said)

@@ -1,4 +1,4 @@
-"""``tickwright task-types``: what a type does, whether it runs, and its secrets."""
+"""``tickwright task-types``: targets, limits, pauses and secrets of task types."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -42,7 +42,7 @@ def put(
     keep_history: Annotated[bool | None, typer.Option("--keep-history/--forget", help="Completed jobs.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Create a task type, or change what is given of an existing one."""
+    """Create a task type, or change the given fields of an existing one."""
     retry = {"base": retry_base, "factor": retry_factor, "cap": retry_cap}
     given = {
         "timeout": timeout,
@@ -59,11 +59,7 @@ def put(
 
 
 def changes_of(name: str, target: str | None, given: dict[str, Any], retry: dict[str, Any]) -> dict[str, Any]:
-    """Return the checked fields of the request that the options mean, and only those that were given.
-
-    Raises:
-        Rejected: ``wrong_argument``, with every mistake. Permanent.
-    """
+    """Return given options as checked fields. Raises ``Rejected`` (``wrong_argument``, all mistakes): permanent."""
     from tickwright.capabilities.jobs.type_schema import Problems, read_task_type, request_of
 
     problems = Problems()
@@ -91,7 +87,7 @@ def _stored(stored: Any) -> str:
 
 @app.command()
 def pause(name: Name, as_json: Json = False) -> None:
-    """Let a type's jobs wait; what runs goes on."""
+    """Make a type's jobs wait. Running jobs continue."""
     show_answer(ask("POST", _path(name) + "/pause"), as_json=as_json, sentence=lambda t: f"{t['name']} waits")
 
 
@@ -107,7 +103,7 @@ def rotate_secret(
     overlap: Annotated[str, typer.Option(metavar="DURATION", help="How long the old ones sign beside it.")] = "24h",
     as_json: Json = False,
 ) -> None:
-    """Make a new signing secret; it is shown this once."""
+    """Create a new signing secret. It is shown only once."""
     answer = ask("POST", _path(name) + "/rotate-secret", body={"overlap": overlap})
     show_answer(answer, as_json=as_json, sentence=lambda a: a["secret"])
 
@@ -118,7 +114,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Yes, its jobs wait from then on.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Forget a task type; its jobs wait as those of an unknown type do."""
+    """Delete a task type. Its jobs wait like those of an unknown type."""
     if not yes:
         raise typer.BadParameter(f"its jobs would wait until a program registers {name} again; add --yes")
     ask("DELETE", _path(name))

@@ -1,4 +1,4 @@
-"""``tickwright trackers``: register, import, look, end, explain."""
+"""``tickwright trackers``: register, import, list, end, explain."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ def register(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Register one tracker; the same (PARTNER, EXTERNAL_ID) again is the same tracker."""
+    """Register one tracker. The same (PARTNER, EXTERNAL_ID) is always the same tracker."""
     given = {
         "account_id": account,
         "partner": partner,
@@ -47,7 +47,7 @@ def import_(
     rejects: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rejected lines' report there.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Register the trackers of a file, however large; sending it again registers no tracker twice."""
+    """Register the trackers of a file of any size. Importing it again registers no tracker twice."""
     csv = file.lower().endswith(".csv") if as_csv is None else as_csv
     upload = Upload("/v1/trackers:bulk", "trackers", content_type=CSV if csv else NDJSON)
     if import_file(file, upload, rejects=rejects, as_json=as_json):
@@ -66,7 +66,7 @@ def list_(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List trackers, newest first; with --external-id in the order of these."""
+    """List trackers, newest first; with --external-id, in the order of external ids."""
     query = {
         "state": state,
         "external_id": external_id,
@@ -82,7 +82,7 @@ def list_(
 
 @app.command()
 def show(tracker: TrackerId, as_json: Json = False) -> None:
-    """Show one tracker, with the last ten events of polls."""
+    """Show one tracker, with the last ten events from polls."""
     found = ask("GET", f"/trackers/{tracker}")
     if as_json:
         show_json(found)
@@ -93,14 +93,14 @@ def show(tracker: TrackerId, as_json: Json = False) -> None:
 
 @app.command()
 def end(tracker: TrackerId, as_json: Json = False) -> None:
-    """Poll a tracker no more; there is no way back."""
+    """Stop polling a tracker. This cannot be undone."""
     done = ask("POST", f"/trackers/{tracker}/end")
     show_answer(done, as_json=as_json, sentence=lambda d: f"tracker {d['id']} ended at {d['ended_at']}")
 
 
 @app.command()
 def explain(tracker: TrackerId, as_json: Json = False) -> None:
-    """Say why a tracker is where it is: its next turn, what holds it up, where its poll is, its last answer."""
+    """Explain a tracker's state: its next poll, what delays it, where its poll is, its last answer."""
     answer = ask("GET", f"/trackers/{tracker}/explain")
     reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
     show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")

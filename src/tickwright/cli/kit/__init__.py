@@ -1,1 +1,1 @@
-"""What every command uses: the gateway, output, options and streams of files."""
+"""Shared by all commands: the gateway, output, options and file streams."""

@@ -1,4 +1,4 @@
-"""Fetching a report's file: into a new file beside the wanted one, checked, and only then under its name."""
+"""Download of a report's file: into a temporary file beside the target, checked, then renamed."""
 
 import asyncio
 import hashlib
@@ -22,7 +22,7 @@ ACCEPT = {"accept": "application/json"}
 
 
 class _Incoming:
-    """Bytes on their way into a file, counted and hashed."""
+    """A file that is being downloaded, with its size and hash."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._hash = file, hashlib.sha256()
@@ -36,21 +36,19 @@ class _Incoming:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of what came, hexadecimal."""
+        """SHA-256 of the received bytes, hexadecimal."""
         return self._hash.hexdigest()
 
 
 async def download(gateway: Gateway, report_id: int, output: str | None) -> dict[str, Any]:
-    """Fetch a report's file and return where it is, with its figures.
+    """Download a report's file and return its path and figures.
 
-    Args:
-        gateway: To Tickwright.
-        report_id: Of a finished report.
-        output: A file or a folder; the file's own name in this folder by default. What is there is replaced.
+    ``output`` is a file or a folder; by default the file is stored under its own name in this folder. An existing file
+    is replaced.
 
     Raises:
-        Rejected: ``file_unwritable``, or what the API says (``report_not_finished``, ``file_expired``). Permanent.
-        Unavailable: ``download_broken``, ``download_damaged``: what came is not the file. Retry.
+        Rejected: ``file_unwritable``, or the API's error (``report_not_finished``, ``file_expired``). Permanent.
+        Unavailable: ``download_broken``, ``download_damaged``: the received bytes are not the file. Retry.
     """
     status, answer = await gateway.send(
         "GET", f"/v1/reports/{report_id}/file", query={}, body=None, content_type="", headers=ACCEPT
@@ -87,7 +85,7 @@ async def _fetch(gateway: Gateway, link: dict[str, Any], incoming: _Incoming) ->
         raise Unavailable("download_damaged", f"{incoming.bytes} bytes came that are not the file; try again")
 
 
-# Streaming a file in: constant memory, a progress bar, and a report of what was rejected.
+# Upload of a file: constant memory, a progress bar, and a report of rejected lines.
 
 CHUNK_BYTES = 262_144
 SHOWN_REJECTS = 20
@@ -95,13 +93,9 @@ SHOWN_REJECTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Where a file goes, and what its lines become.
+    """The route of an upload, such as ``/v1/jobs:bulk``, and the name of the things that its lines create.
 
-    Attributes:
-        route: Such as ``/v1/jobs:bulk``.
-        things: What a line makes, for people.
-        key: Makes it safe to send the same file again, where the route takes one.
-        content_type: Of the file.
+    A ``key`` makes it safe to send the same file again, if the route accepts one.
     """
 
     route: str
@@ -111,11 +105,11 @@ class Upload:
 
 
 def import_file(name: str, upload: Upload, *, rejects: str | None, as_json: bool) -> int:
-    """Send the file and print what became of it; return how many lines were rejected.
+    """Send the file and print the result; return the number of rejected lines.
 
     Raises:
-        Rejected: ``file_unreadable``, or what the API says. Permanent.
-        Unavailable: ``import_interrupted``; send it again, with the same key.
+        Rejected: ``file_unreadable``, or the API's error. Permanent.
+        Unavailable: ``import_interrupted``. Retry with the same key.
     """
     with _opened(name) as file, _bar(None if name == "-" else Path(name).stat().st_size) as bar:
         result = through(lambda gateway: _send(gateway, _chunks(file, bar), upload))

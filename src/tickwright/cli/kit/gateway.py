@@ -1,8 +1,8 @@
-"""How a command reaches Tickwright: through the API where one is named, else straight to the database.
+"""How a command reaches Tickwright: through the API if its URL is set, otherwise through the database.
 
-Both ways speak the same requests and answers. Without ``TICKWRIGHT_API_URL`` the very same API runs
-inside this process, on the database, for the user of the operating system, who is an admin: whoever
-holds the database's password may do anything anyway.
+Both ways use the same requests and answers. Without ``TICKWRIGHT_API_URL`` the same API runs inside this process, on
+the database. The user of the operating system is then an admin, because the password of the database grants everything
+anyway.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tickwright.plugin.settings import Settings
 
 
-# Signed links: a link grants access by itself, so no key is sent.
+# A signed link grants access by itself, so no key is sent.
 
 IDLE_S = 120
 CONNECT_S = 10
@@ -32,10 +32,9 @@ Take = Callable[[bytes], Awaitable[None]]
 
 
 async def fetch_url(url: str, take: Take) -> tuple[int, bytes]:
-    """Hand over what is behind a link piece by piece; return the status and, if it is an error, the body.
+    """Pass the content of a link to ``take`` in pieces; return the status and, for an error, the body.
 
-    Raises:
-        Unavailable: ``download_broken``: nobody answers, or the answer breaks off. Retry.
+    Raises ``Unavailable`` (``download_broken``) if there is no answer, or it is incomplete: retry.
     """
     import aiohttp
 
@@ -61,7 +60,7 @@ _CHUNKED = (b"transfer-encoding", b"chunked")
 
 
 class Gateway:
-    """Sends requests of the REST API and returns what they answer."""
+    """Sends requests of the REST API and returns the answers."""
 
     async def send(
         self,
@@ -77,23 +76,19 @@ class Gateway:
         raise NotImplementedError
 
     async def fetch(self, url: str, take: Take) -> tuple[int, bytes]:
-        """Hand over the body of a signed link piece by piece; return the status and, if it is an error, the body.
+        """Pass the body of a signed link to ``take`` in pieces; return the status and, for an error, the body.
 
-        Args:
-            url: Whole, or a path of the API. No key is sent: the link is one.
-            take: Is awaited with each piece.
-
-        Raises:
-            Unavailable: ``download_broken``. Retry.
+        ``url`` is a full URL, or a path of the API. No key is sent, because the link grants access. Raises
+        ``Unavailable`` (``download_broken``): retry.
         """
         return await fetch_url(url, take)
 
     async def ask(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
-        """Send ``body`` as JSON and return the answer's JSON; errors are those that the API says.
+        """Send ``body`` as JSON and return the JSON of the answer.
 
         Raises:
-            Rejected: ``wrong_argument``, a name is ``.`` or ``..``, which would be another path. Permanent.
-            TickwrightError: What the API answered, with its code.
+            Rejected: ``wrong_argument``: a name is ``.`` or ``..``, which would be another path. Permanent.
+            TickwrightError: The API's error, with its code.
         """
         if not _DOTS.isdisjoint(path.split("/")):
             raise Rejected("wrong_argument", "a name cannot be . or ..")
@@ -106,10 +101,9 @@ class Gateway:
 async def put_changes(
     gateway: Gateway, path: str, changes: Mapping[str, Any], *, keep: Sequence[str], need: str
 ) -> Any:
-    """Set a thing whole: what it has of ``keep``, and the changes; one that is new has to bring the change ``need``.
+    """Replace a thing: its present fields of ``keep``, and the changes. A new one needs the change ``need``.
 
-    Raises:
-        Rejected: ``wrong_argument``, it is new and lacks ``need``. Permanent.
+    Raises ``Rejected`` (``wrong_argument``) if it is new and ``need`` is missing: permanent.
     """
     try:
         present = await gateway.ask("GET", path)
@@ -123,7 +117,7 @@ async def put_changes(
 
 
 def read_answer(status: int, answer: bytes) -> Any:
-    """Return the JSON of an answer, or raise the error that it is."""
+    """Return the JSON of an answer, or raise its error."""
     try:
         value = msgspec.json.decode(answer) if answer else None
     except msgspec.DecodeError:
@@ -149,7 +143,7 @@ def _error(status: int, problem: Mapping[str, Any]) -> TickwrightError:
 
 
 class HttpGateway(Gateway):
-    """The API of somebody else."""
+    """The API of another process, by HTTP."""
 
     def __init__(self, session: "aiohttp.ClientSession", url: str) -> None:
         self._session, self._url = session, url.rstrip("/")
@@ -182,7 +176,7 @@ class HttpGateway(Gateway):
 
 
 class LocalGateway(Gateway):
-    """The API inside this process, asked without a socket."""
+    """The API inside this process, called without a socket."""
 
     def __init__(self, app: Any, caller: Caller) -> None:
         self._app, self._caller = app, caller
@@ -202,7 +196,7 @@ class LocalGateway(Gateway):
         return await self._call(method, path, urlencode(query, doseq=True), sent, body)
 
     async def fetch(self, url: str, take: Take) -> tuple[int, bytes]:
-        """Hand over the body of a signed link, which may lead elsewhere."""
+        """Pass on the body of a signed link, which can be an external URL."""
         if not url.startswith("/"):
             return await super().fetch(url, take)
         path, _, query = url.partition("?")
@@ -258,13 +252,13 @@ def _raw_headers(headers: Mapping[str, str], content_type: str, body: Body) -> l
 
 
 def _receiver(body: Body) -> Callable[[], Awaitable[Mapping[str, Any]]]:
-    """Return what hands a request's body to an application, part by part."""
+    """Return the ASGI callable that passes a request's body to an application, part by part."""
     parts = _parts(body)
     over = asyncio.Event()
 
     async def receive() -> Mapping[str, Any]:
         if over.is_set():
-            await asyncio.Event().wait()  # nobody hangs up here
+            await asyncio.Event().wait()  # the client never disconnects
         part = await anext(parts, None)
         if part is None:
             over.set()
@@ -283,7 +277,7 @@ async def _parts(body: Body) -> AsyncIterator[bytes]:
 
 @asynccontextmanager
 async def open_gateway(settings: "Settings") -> AsyncIterator[Gateway]:
-    """Give the way to Tickwright that the settings name."""
+    """Open the gateway that the settings name."""
     if settings.api_url is not None:
         import aiohttp
 
@@ -307,7 +301,7 @@ def _user() -> str:
 
 
 def through(work: Callable[[Gateway], Awaitable[T]]) -> T:
-    """Run ``work`` with a gateway, and close it."""
+    """Run ``work`` with a gateway, then close the gateway."""
     from tickwright.process.settings import load_settings
 
     async def whole() -> T:
@@ -318,5 +312,5 @@ def through(work: Callable[[Gateway], Awaitable[T]]) -> T:
 
 
 def ask(method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
-    """Ask one question."""
+    """Send one request and return the JSON of the answer."""
     return through(lambda gateway: gateway.ask(method, path, query=query, body=body))

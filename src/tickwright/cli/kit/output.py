@@ -1,9 +1,8 @@
-"""What a command says: tables for people, JSON for programs, errors in one line.
+"""Output of commands: tables for people, JSON for programs, errors in one line.
 
-Everything that is written passes here: text of users and partners that would act on a terminal is shown as code points.
-
-Standard output carries results and nothing else; everything said about them goes to standard error.
-Colours appear on a terminal only. A reader that closes the pipe ends the command without an error.
+All output passes through this module. Characters in the text of users and partners that would affect a terminal are
+shown as code points. Standard output carries only results; messages about them go to standard error. Colours appear
+only on a terminal. If a reader closes the pipe, the command ends without an error.
 """
 
 import json
@@ -28,32 +27,32 @@ _ACTS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""As the page has it: controls, marks of direction, what has no width or looks like nothing, other line ends."""
+"""The same as in the dashboard: controls, direction marks, characters without width or ink, other line ends."""
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 Columns = Sequence[str]
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with everything but line ends and tabs that acts instead of being read named, as ``[U+001B]``."""
+    """Return ``text`` with every character that affects a terminal, but line ends and tabs, named as ``[U+001B]``."""
     return _ACTS.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
 def write(text: str, *, stderr: bool = False) -> None:
-    """Write text for people as it is, but for what would act on their terminal."""
+    """Write text for people, with characters that affect a terminal named."""
     (sys.stderr if stderr else sys.stdout).write(visible(text))
 
 
 class _VisibleConsole(Console):
-    """A console whose text, wherever it comes from, only shows; its own colours and moves are no text."""
+    """A console that names characters that affect a terminal. Its own colours and movements are unaffected."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as Rich does, and name what would act."""
+        """Render as Rich does, with characters that affect a terminal named."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console; a terminal gets wrapped lines, a pipe whole ones, however long."""
+    """Return a console; it wraps lines on a terminal, never in a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
         return _VisibleConsole(file=stream, highlight=False)
@@ -61,7 +60,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(text: str) -> None:
-    """Say something about the results, on standard error."""
+    """Print a message about the results to standard error."""
     console(stderr=True).print(escape(text))
 
 
@@ -71,7 +70,7 @@ def show_json(value: Any) -> None:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Return JSON in which everything that would act on a terminal is escaped."""
+    """Return JSON with every character that affects a terminal escaped."""
     text = json.dumps(value, ensure_ascii=False, default=str, indent=indent)
     return _ACTS.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
@@ -90,16 +89,16 @@ def show_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, *, empty: str
 
 
 def show_fields(row: Mapping[str, Any]) -> None:
-    """Print one thing, a line per field that says something."""
+    """Print one thing, a line per field that has a value."""
     width = max((len(name) for name in row), default=0)
     for name, value in row.items():
         if value is not None:
-            text = _cell(value).replace("\n", "\n" + " " * (width + 2))  # a line of a value is no field of its own
+            text = _cell(value).replace("\n", "\n" + " " * (width + 2))  # a line of a value must not appear as a field
             write(f"{name.replace('_', ' '):<{width}}  {text}\n")
 
 
 def show_page(page: Mapping[str, Any], columns: Columns, *, as_json: bool, empty: str) -> None:
-    """Print one page of a listing, and how to get the next one."""
+    """Print one page of a listing, and the option for the next one."""
     if as_json:
         show_json(page)
         return
@@ -109,7 +108,7 @@ def show_page(page: Mapping[str, Any], columns: Columns, *, as_json: bool, empty
 
 
 def show_answer(answer: Any, *, as_json: bool, sentence: Callable[[Any], str]) -> None:
-    """Print what an action did."""
+    """Print the result of an action."""
     if as_json:
         show_json(answer)
     else:
@@ -117,7 +116,7 @@ def show_answer(answer: Any, *, as_json: bool, sentence: Callable[[Any], str]) -
 
 
 def show_error(error: TickwrightError, *, as_json: bool) -> None:
-    """Print an error: one line (or one line per mistake), or one JSON object; on standard error."""
+    """Print an error to standard error: one line (or one line per mistake), or one JSON object."""
     if as_json:
         document = {"code": error.code, "message": error.message, "retriable": error.retriable, **error.details}
         sys.stderr.write(to_json({"error": document}) + "\n")
@@ -126,7 +125,7 @@ def show_error(error: TickwrightError, *, as_json: bool) -> None:
 
 
 def close_quietly() -> None:
-    """Write out what is left; a closed pipe is no error."""
+    """Flush the output; a closed pipe is not an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -135,7 +134,7 @@ def close_quietly() -> None:
 
 
 def _short(value: Any) -> str:
-    """Return a value for a table: an instant to the second, and not more than a line of anything."""
+    """Return a value for a table: instants to the second, and at most one line."""
     text = _INSTANT.sub(r"\1 \2Z", value) if isinstance(value, str) else _cell(value)
     text = visible((text or EMPTY).partition("\n")[0])
     return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"

@@ -1,4 +1,4 @@
-"""``tickwright top``: the overview in a terminal, through the API where one is named, else from the database."""
+"""``tickwright top``: the overview in a terminal, through the API if its URL is set, otherwise from the database."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ AGAIN_S = 0.3
 
 
 def run_top(settings: Settings, *, every_s: float, once: bool, as_json: bool) -> None:
-    """Look again and again until ``q`` or Ctrl-C, or once."""
+    """Show the overview until ``q`` or Ctrl-C, or once."""
     asyncio.run(_run(settings, every_s, once=once, as_json=as_json))
 
 
@@ -44,12 +44,12 @@ async def _run(settings: Settings, every_s: float, *, once: bool, as_json: bool)
 
 
 async def _known(gateway: Gateway) -> Any:
-    """Look until the rates are known, which takes two heartbeats of a process, or for some seconds."""
+    """Query until the rates are known, which takes two heartbeats of a process, or for at most five seconds."""
     until_s = monotonic() + KNOWN_WITHIN_S
     while True:
         try:
             found = await gateway.ask("GET", "/overview")
-        except Unavailable:  # a first look has a second; a database under load may need another
+        except Unavailable:  # a database under load can need another attempt
             if monotonic() > until_s:
                 raise
         else:
@@ -69,10 +69,7 @@ async def _watch(gateway: Gateway, live: Live, keys: "_Keys", title: str, every_
 
 
 class _Keys:
-    """Single keys, without a line end: ``q`` ends, ``p`` holds the picture and lets it go on.
-
-    The terminal is put back as it was. Where standard input is none, there are no keys.
-    """
+    """Single keys of a terminal: ``q`` ends, ``p`` pauses and resumes the view. The terminal's mode is restored."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -101,7 +98,7 @@ class _Keys:
         self._pressed.set()
 
     async def rest(self, seconds: float) -> None:
-        """Wait until it is time for the next look, or a key is pressed."""
+        """Wait until the next update is due or a key is pressed."""
         self._pressed.clear()
         try:
             async with asyncio.timeout(seconds):

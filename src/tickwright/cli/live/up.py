@@ -1,7 +1,7 @@
 """``tickwright up``: everything in one process, an example to watch, and a clean end.
 
-The first Ctrl-C stops taking work, lets what runs finish, gives back the rest, stops the receiver and the
-embedded server, and exits 0; the second one ends at once.
+The first Ctrl-C stops taking work, lets running work finish, releases the rest, stops the receiver and the embedded
+server, and exits with 0. The second one ends at once.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ _CALLER = Caller("up", Role.ADMIN)
 
 
 def run_up(settings: Settings, *, example: bool) -> None:
-    """Run until stopped; the example comes only where nothing of the user's can be mistaken for it."""
+    """Run until stopped. The example runs only if it cannot be confused with the user's own data."""
     import uvloop
 
     quick = settings.model_copy(update={"drain": min(settings.drain, DRAIN_MAX)})
@@ -72,7 +72,7 @@ def run_up(settings: Settings, *, example: bool) -> None:
 
 
 def _log_beside_the_view(settings: Settings) -> None:
-    """Keep the log out of a live view: a file in the home; without a terminal, warnings go to standard error."""
+    """Keep the log out of a live view, in a file in the home. Without a terminal, warnings go to standard error."""
     if not sys.stdout.isatty():
         start_logging(settings.model_copy(update={"log_level": max(settings.log_level, "warning", key=_LEVELS.index)}))
         return
@@ -85,20 +85,20 @@ def _log_beside_the_view(settings: Settings) -> None:
 
 @dataclass(slots=True)
 class Receiver:
-    """The receiver's process; closing its standard input ends it."""
+    """The receiver's process. Closing its standard input ends it."""
 
     process: asyncio.subprocess.Process
     port: int
 
     def tell(self, secret: str) -> None:
-        """Give it the secret that signs."""
+        """Send it the signing secret."""
         if self.process.stdin is not None:
             self.process.stdin.write(f"{secret}\n".encode())
 
 
 @asynccontextmanager
 async def open_receiver(environment: Mapping[str, str] | None = None) -> AsyncIterator[Receiver]:
-    """Run the receiver in a process of its own, which ends with us whatever happens to us."""
+    """Run the receiver in a process of its own, which ends when this process ends, however that ends."""
     pipe, env = asyncio.subprocess.PIPE, {**os.environ, **(environment or {})}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", RECEIVER, stdin=pipe, stdout=pipe, start_new_session=True, env=env
@@ -128,7 +128,7 @@ class _Up:
         self._loans = Loans()
 
     async def run(self) -> None:
-        """Work until a signal; one that comes before everything stands undoes what stands."""
+        """Work until a signal. A signal during the start stops what has started."""
         with stop_on_signals(self._asked):
             self._work = asyncio.create_task(self._whole())
             await asyncio.wait([self._work])
@@ -203,7 +203,7 @@ class _Up:
 
     @contextmanager
     def _children_log(self) -> Iterator[int | None]:
-        """Give where a child's log goes: beside a live view into ours, else to standard error."""
+        """Give a descriptor for a child's log: of our log file beside a live view, else ``None`` (standard error)."""
         if not self._out.is_terminal:
             yield None
             return
@@ -230,7 +230,7 @@ class _Up:
         return self._out.file.isatty()
 
     def _shown(self, key: str) -> str:
-        """Return the key for a terminal, and its file for everything that keeps what it gets: logs, journals, pipes."""
+        """Return the key for a terminal, otherwise the file of the key: logs, journals and pipes keep their input."""
         return key if self._is_seen else f"in the file {self._settings.home_folder / KEY_FILE}"
 
     async def _run(self, node: Node, app: Tickwright, key: str) -> None:
@@ -258,7 +258,7 @@ class _Up:
         if not self._out.is_terminal:
             while True:
                 await asyncio.sleep(LINE_EVERY_S)
-                with suppress(Unavailable):  # the next look may find it
+                with suppress(Unavailable):  # the next query can succeed
                     for line in lines(await overview.latest()):
                         self._say(line)
                 if self._hub:
@@ -283,7 +283,7 @@ def _allowing(settings: Settings, port: int) -> Settings:
 
 
 async def admin_key(installation: Installation, file: Path) -> str:
-    """Return the key that ``file`` keeps while it is good; make one and keep it there otherwise."""
+    """Return the key in ``file`` if it is valid; otherwise create one and store it there."""
     try:
         key = await asyncio.to_thread(_kept, file)
         with translated():

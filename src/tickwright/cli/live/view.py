@@ -1,4 +1,4 @@
-"""The overview as a picture in a terminal and as lines in a log: for ``up`` and for ``top``."""
+"""The overview as a view in a terminal and as lines in a log, for ``up`` and ``top``."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def spark(values: Sequence[float | None]) -> str:
-    """Return a bar per value, scaled to the largest; nothing is a blank, and so is what is not known."""
+    """Return a bar per value, scaled to the largest; zero and unknown values are blank."""
     top = max((value or 0 for value in values), default=0)
     return "".join(_bar(value or 0, top) for value in values)
 
@@ -38,7 +38,7 @@ _STATES = {"called": "green", "breaker open": "red", "paused": "yellow"}
 
 
 def polls_line(picture: PollsNow) -> str:
-    """Return a picture in one line."""
+    """Return the polls in one line."""
     polled, late = (sum(getattr(one, name) for one in picture.partners) for name in ("polled", "late"))
     return (
         f"trackers ≈{picture.trackers} · next minute {sum(picture.ahead)} polls, at most {max(picture.ahead)}/s · "
@@ -53,7 +53,7 @@ def _fresh(picture: PollsNow) -> str:
 
 
 def draw_polls(picture: PollsNow) -> RenderableType:
-    """Return a picture for a terminal: sixty seconds ahead as bars, one cron beside it, a line per partner."""
+    """Return the polls for a terminal: the next sixty seconds as bars, one cron for comparison, a line per partner."""
     load_ = Text.assemble(
         ("next minute  ", "dim"),
         (spark(picture.ahead), "cyan"),
@@ -76,7 +76,7 @@ def draw_polls(picture: PollsNow) -> RenderableType:
 
 
 def fanout_line(picture: FanoutNow) -> str:
-    """Return a picture in one line."""
+    """Return the fan-out in one line."""
     at_least = "≥" if picture.entities >= COUNT_MAX else ""
     parts = [f"entities {at_least}{picture.entities} in {picture.modules} modules", f"consumers {picture.consumers}"]
     if picture.queued is not None:
@@ -93,9 +93,9 @@ def fanout_line(picture: FanoutNow) -> str:
 
 
 def reports_line(picture: ReportsNow) -> str:
-    """Return a picture in one line."""
+    """Return the reports in one line."""
     open_now = picture.waiting + picture.running
-    still = "≥" if open_now >= COUNT_MAX else ""  # counted together, as those of the last hour are
+    still = "≥" if open_now >= COUNT_MAX else ""  # counted together, like those of the last hour
     over = "≥" if picture.finished + picture.failed >= COUNT_MAX else ""
     where = f"pending {still}{picture.pending}, querying {still}{picture.querying}, merging {still}{picture.merging}"
     parts = [
@@ -125,7 +125,7 @@ ERROR_CHARS = 120
 
 
 def execution_lines(pictures: Sequence[ExecutionNow]) -> list[str]:
-    """Return a line for each."""
+    """Return a line per execution."""
     return [_line(one) for one in pictures]
 
 
@@ -143,13 +143,13 @@ def _line(one: ExecutionNow) -> str:
 
 
 def other_lines(view: OverviewView) -> list[str]:
-    """Return a line for each, for a log or a pipe."""
+    """Return a line per capability, for a log or a pipe."""
     lines = [polls_line(view.polls)] if _polls(view) else []
     return lines + _plain_lines(view)
 
 
 def other_pictures(view: OverviewView) -> list[RenderableType]:
-    """Return the same for a terminal, an empty line before each kind."""
+    """Return the capabilities for a terminal, an empty line before each kind."""
     parts: list[RenderableType] = [Text(), draw_polls(view.polls)] if _polls(view) else []
     if lines := _plain_lines(view):
         parts += [Text(), *(Text(line) for line in lines)]
@@ -230,7 +230,7 @@ def _numbers(view: OverviewView) -> RenderableType:
 
 
 def _course(view: OverviewView) -> RenderableType:
-    """Return how it went: a bar per point of the series, the newest at the right."""
+    """Return the history: a bar per point of the series, newest at the right."""
     series, grid = view.series, Table.grid(padding=(0, 1))
     if series is None:
         return grid
@@ -344,7 +344,7 @@ def _caught_up(jobs: JobsNow) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with the unit that fits."""
+    """Return a duration in a suitable unit."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 100:

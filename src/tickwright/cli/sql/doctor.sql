@@ -1,5 +1,5 @@
 -- name: facts
--- What the doctor judges; one row, no table is read.
+-- Facts about the server; one row, no table is read.
 SELECT current_setting('server_version_num')::integer AS server_version,
        current_setting('server_version') AS server_version_text,
        current_setting('fsync') AS fsync,
@@ -16,21 +16,21 @@ SELECT current_setting('server_version_num')::integer AS server_version,
        (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')) AS sync_standbys;
 
 -- name: alive
--- The living workers by role. Small: a row per process.
+-- The live workers by role. Small: a row per process.
 SELECT role, count(*) AS workers FROM tickwright.workers, unnest(roles) AS role
  WHERE lost_at IS NULL AND lease_until > clock_timestamp() GROUP BY role;
 
 -- name: has_entities
--- Whether somebody is polled by fan-out. Index: entities_polled.
+-- Whether fan-out polls any entity. Index: entities_polled.
 SELECT EXISTS (SELECT FROM tickwright.entities WHERE is_polling_enabled);
 
 -- name: has_report_types
--- Whether a report can be asked for. Index: report_types_pkey.
+-- Whether there is a report type. Index: report_types_pkey.
 SELECT EXISTS (SELECT FROM tickwright.report_types);
 
 -- name: unserved
--- Functions and sources that report types expect and no process of the role that lives has; services are outside, so nobody knows.
--- Small: a row per type, and per process.
+-- Functions and sources that report types need and no live process of the role has. Services run outside, so they are
+-- not checked. Small: a row per type, and per process.
 SELECT expected.served_by, string_agg(DISTINCT expected.type, ', ' ORDER BY expected.type) AS types
   FROM (SELECT t.name::text AS type,
                CASE one ->> 'kind' WHEN 'function' THEN 'function:' || (one ->> 'name') WHEN 'sql' THEN 'source:' || (one ->> 'source') END
@@ -43,15 +43,15 @@ SELECT expected.served_by, string_agg(DISTINCT expected.type, ', ' ORDER BY expe
  GROUP BY expected.served_by ORDER BY expected.served_by LIMIT 20;
 
 -- name: ask_source
--- What each source is asked, whatever database it is; no table is read.
+-- The query that is sent to each source, whatever its database; no table is read.
 SELECT 1 AS one;
 
 -- name: has_batches
--- Whether a campaign or a program's batch is set up. Index: batches_pkey.
+-- Whether there is a campaign or a program's batch. Index: batches_pkey.
 SELECT EXISTS (SELECT FROM tickwright.batches);
 
 -- name: unserved_batches
--- What batches that run by themselves or have an open execution need and no consumer that lives has. Index: executions_open.
+-- What scheduled batches and batches with an open execution need and no live consumer has. Index: executions_open.
 -- Small: a row per batch, and per process.
 SELECT b.served_by, string_agg(b.name, ', ' ORDER BY b.name) AS batches
   FROM tickwright.batches b
@@ -63,7 +63,7 @@ SELECT b.served_by, string_agg(b.name, ', ' ORDER BY b.name) AS batches
  GROUP BY b.served_by ORDER BY b.served_by LIMIT 20;
 
 -- name: roles_not_to_end
--- Roles for plain SQL whose sessions this database user may not end; one that holds up a table stays. Small: a row per role.
+-- Roles for plain SQL whose sessions this database user may not end, even if they block a table. Small: a row per role.
 SELECT r.rolname AS role, quote_ident(r.rolname) AS quoted, quote_ident(current_user) AS me
   FROM tickwright.app_roles a JOIN pg_roles r ON r.rolname = a.name
  WHERE NOT pg_has_role(r.oid, 'USAGE') AND NOT pg_has_role('pg_signal_backend', 'USAGE') ORDER BY r.rolname;

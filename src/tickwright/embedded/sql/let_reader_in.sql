@@ -1,2 +1,3 @@
--- What a role for sources needs of one database. Promise: it reads the tables that are in public now, and writes none; twice is harmless.
+-- Grant a role for sources its rights in one database. Promise: it reads the present tables in public and writes none;
+-- repeated calls are harmless.
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}

@@ -1,2 +1,2 @@
--- Make a plain role for sources. Promise: it may log in and nothing else; fails with 42710 when it exists.
+-- Create a plain role for sources. Promise: it may only log in; fails with 42710 if it exists.
 CREATE ROLE {name} LOGIN

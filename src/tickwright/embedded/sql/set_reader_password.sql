@@ -1,2 +1,2 @@
--- Give a role the password that its URL has. Promise: one role.
+-- Set the password in a role's URL. Promise: one role.
 ALTER ROLE {name} PASSWORD {password}

@@ -1,1 +1,1 @@
-"""Callbacks by HTTP, to addresses and to receivers of alerts; README.md has promise, outcomes and limits."""
+"""HTTP callbacks, to addresses and to receivers of alerts; README.md has the promise, the outcomes and the limits."""

@@ -1,8 +1,8 @@
 """HTTP callbacks: one POST per message, signed, bounded, never redirected.
 
 A 2xx with a complete head is *accepted*. Any other answer, or a failure before the first byte, is *refused*. The rest
-is *unknown*. Nothing in an answer is trusted. The path per message is short on purpose: one event loop makes thousands
-of callbacks a second beside the database's work.
+is *unknown*. Answers are not trusted. The code path per message is short, because one event loop makes thousands of
+callbacks a second beside the database work.
 """
 
 import asyncio
@@ -35,14 +35,10 @@ RETRY_AFTER_MAX = timedelta(hours=1)
 def refusal_of(
     status: int, retry_after: str | None, body: bytes, *, path: str = "", now_unix_s: int
 ) -> Refused | Unknown:
-    """Return the outcome of a status that is not 2xx.
+    """Return the outcome of a status from 100 to 999 that is not 2xx.
 
-    Args:
-        status: 100..999 as it was read.
-        retry_after: The header as it came, trusted in nothing.
-        body: The first bytes of the answer, for operators.
-        path: Path and query of the URL, which may hold a credential; removed from the text.
-        now_unix_s: What ``Retry-After`` dates are compared with.
+    ``retry_after`` is not trusted. ``body`` is the beginning of the answer, for operators. ``path`` can hold a
+    credential, so it is removed from the text. ``Retry-After`` dates are compared with ``now_unix_s``.
     """
     if status < 200:
         return Unknown("bad_response", f"The answer switched protocols (HTTP {status}).")
@@ -59,7 +55,7 @@ def refusal_of(
 
 
 def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
-    """Return the requested wait, 0 to 1 hour; ``None`` without a valid one."""
+    """Return the requested wait, 0 to 1 hour; ``None`` if there is no valid one."""
     return parse_retry_after(value, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
 
 
@@ -77,15 +73,15 @@ class HttpBroker:
     """Sends callbacks.
 
     Args:
-        allow: Networks that may be reached besides public addresses, and the only ones by ``http``.
-        connections_max: Sockets at one time, 1 or more; half of them for one host.
-        resolver: For tests and for installations with a DNS of their own; ``None`` is the system's.
-        tls: Trust anchors; ``None`` is the system's.
+        allow: Networks that may be reached besides public addresses, and the only ones that may be reached by ``http``.
+        connections_max: Concurrent sockets, 1 or more; one host gets at most half of them.
+        resolver: For tests and for installations with a DNS of their own; ``None`` means the system's.
+        tls: Trust anchors; ``None`` means the system's.
 
     Invariants:
         HTTP-1: a blocked address is never connected to; the outcome is ``ssrf_blocked`` and final.
         HTTP-2: ``Refused`` without a status means that no byte of the message was sent.
-        HTTP-3: an attempt ends within ``message.timeout``, whatever the other side does.
+        HTTP-3: an attempt ends within ``message.timeout``, whatever the receiver does.
         HTTP-4: the signed bytes are the sent bytes.
     """
 
@@ -107,11 +103,11 @@ class HttpBroker:
         return _SCHEMES
 
     def check(self, destination: str) -> None:
-        """Raise ``Rejected`` for what can never be sent to: bad grammar, a blocked literal."""
+        """Raise ``Rejected`` for a destination that can never work: bad grammar or a blocked IP literal."""
         self._target(destination)
 
     async def publish(self, message: Message) -> Outcome:
-        """Send one callback and return its outcome; never raises for a failure of the receiver."""
+        """Send one callback and return its outcome. A failure of the receiver raises nothing."""
         if self._sessions.closed:
             return _CLOSED
         try:
@@ -128,7 +124,7 @@ class HttpBroker:
             self._sessions.release(generation)
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
-        """Send several at once, as many in parallel as there are connections; outcomes in order."""
+        """Send several, as many in parallel as there are connections; outcomes in order."""
         outcomes: list[Outcome] = [_CLOSED] * len(messages)
         numbered = iter(enumerate(messages))
 
@@ -142,11 +138,11 @@ class HttpBroker:
         return outcomes
 
     async def ready(self) -> bool:
-        """Whether it is open; receivers are not checked."""
+        """Whether the broker is open; receivers are not checked."""
         return not self._sessions.closed
 
     async def aclose(self) -> None:
-        """Close all connections. Twice is harmless."""
+        """Close all connections. Repeated calls are harmless."""
         await self._sessions.aclose()
 
     def _target(self, destination: str) -> WebTarget:
@@ -200,7 +196,7 @@ async def _post(
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> bytes:
-    """Read the first bytes of a body, so that a short one frees its connection; ignore failures."""
+    """Read the first bytes of a body and ignore failures. A short body read to its end frees its connection."""
     body = b""
     try:
         async with asyncio.timeout(BODY_READ_S_MAX):
@@ -216,19 +212,18 @@ async def _beginning(response: aiohttp.ClientResponse) -> bytes:
 
 # Destination ``alert:NAME``: a signed callback to a receiver of alerts.
 #
-# The outbox row names the receiver; url and secrets are read when the message is sent. So rows contain neither, a
-# rotated secret signs waiting messages, and they go to the receiver's current url. Rows to ``https://…`` stay unsigned,
-# so that an address of the user's choice gets no receiver's signature.
+# The outbox row names the receiver; the URL and the secrets are read when the message is sent. So rows contain neither,
+# and waiting messages use a rotated secret and the receiver's current URL. Messages to ``https://…`` stay unsigned, so
+# that an address that a user chooses gets no receiver's signature.
 
 _ALERT_SCHEMES = frozenset({SCHEME})
 
 
 class ReceiverBroker:
-    """Sends to receivers by name, through the broker of their urls.
+    """Sends to receivers by name, through the broker of their URLs.
 
     Args:
         callbacks: Broker for ``http`` and ``https``; the caller closes it.
-        pool: Where the receivers are.
 
     Invariants:
         RCV-1: a message is sent signed, or not at all.

@@ -19,7 +19,7 @@ class HttpPlugin(Plugin):
         return callbacks, ReceiverBroker(callbacks, context.pool)
 
     def target_checks(self, settings: Settings) -> Mapping[str, Callable[[str], None]]:
-        """Refuse addresses that may not be reached."""
+        """Return the checks that refuse addresses that must not be reached."""
         from tickwright.transports.http.broker import HttpBroker
 
         broker = HttpBroker(allow=settings.targets)

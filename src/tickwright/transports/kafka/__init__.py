@@ -1,1 +1,1 @@
-"""Kafka: topics as destinations, and the log that polls reach exactly once; see README.md."""
+"""Kafka: topics as destinations, and the log through which polls take effect exactly once; see README.md."""

@@ -1,8 +1,8 @@
 """Kafka topics as destinations: idempotent publishes acknowledged by every replica, one outcome per message.
 
 The delivery report decides. *Accepted* means that all in-sync replicas have the record. While no broker is reachable or
-the topic is missing, messages are refused at once instead of filling a queue. Delivery is at least once: a retry may
-publish the same message again, under the same ``event_id``. Polls use ``transactions.py`` instead.
+the topic is missing, messages are refused at once and fill no queue. Delivery is at least once: a retry can publish the
+same message again, under the same ``event_id``. Polls use ``transactions.py`` instead.
 """
 
 import asyncio
@@ -28,9 +28,6 @@ _LATE = Unknown("timeout", "No acknowledgement within the timeout; it may have b
 
 class KafkaBroker:
     """Publishes to topics.
-
-    Args:
-        settings: Where Kafka is.
 
     Raises:
         Rejected: ``kafka_unsafe_option``. Permanent.
@@ -70,11 +67,11 @@ class KafkaBroker:
         return outcome
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
-        """Publish several at once; outcomes in order, and records of one key in order."""
+        """Publish several at once. Outcomes are in order, and so are the records of one key."""
         return list(await asyncio.gather(*map(self.publish, messages)))
 
     async def ready(self) -> bool:
-        """Whether some broker answers within a second."""
+        """Whether a broker answers within a second."""
         if self._closed:
             return False
         try:
@@ -84,7 +81,7 @@ class KafkaBroker:
             return False
 
     async def aclose(self) -> None:
-        """Close the producer within a few seconds. Twice is harmless."""
+        """Close the producers within a few seconds. Repeated calls are harmless."""
         closed, self._closed = self._closed, True
         if not closed:
             await self._producers.aclose()
@@ -104,14 +101,14 @@ class KafkaBroker:
                     answer, late = self._producers.send(topic, message, alone=alone), _LATE
                     outcome = await answer
                     if not (isinstance(outcome, Refused) and outcome.code == TOO_LARGE):
-                        break  # its batch may have been too large: send it alone
+                        break  # if its batch was too large, send it alone
                     late = outcome
                 return outcome
         except TimeoutError:
             if late is _LATE:
                 self._producers.timed_out(topic)
             return late
-        except BufferError:  # our count is an upper bound, so the library has not emptied its queue yet
+        except BufferError:  # our count is an upper bound: the library has not emptied its queue yet
             return _NOT_SENT
         except KafkaException as error:
             return outcome_of_report(error.args[0])

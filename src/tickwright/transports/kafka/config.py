@@ -1,7 +1,7 @@
-"""Settings of a Kafka connection: address, names, and the options that users may not change.
+"""Settings of a Kafka connection: address, names, and the options that users must not change.
 
-Exactly-once delivery rests on what this module fixes: idempotence, acknowledgement by all replicas, the transactional
-id, three replicas. Users may set options for transport and authentication (TLS, SASL); any other option is refused
+Exactly-once delivery depends on what this module fixes: idempotence, acknowledgement by all replicas, the transactional
+id, three replicas. Users can set options for transport and authentication (TLS, SASL). Any other option is refused
 before anything is sent.
 """
 
@@ -16,21 +16,21 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 REPLICATION_SAFE = 3
 SHARDS_MAX = 16
 TRANSACTION_TIMEOUT_MS = 15_000
-"""Kafka aborts an open transaction after this time; until then it blocks every reader of committed records."""
+"""Kafka aborts an open transaction after this time. Until then the transaction blocks readers of committed records."""
 BATCH_BYTES = 65_536
-"""The library's default is 1 MB; a topic with a lower limit refuses a whole batch, however small its records."""
+"""The library's default is 1 MB. A topic with a lower limit refuses a whole batch, even if its records are small."""
 
 _ALLOWED = ("security.", "sasl.", "ssl.", "socket.", "https.ca.")
 _ALLOWED_NAMES = frozenset({"client.rack", "broker.address.family", "api.version.request"})
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 log = logging.getLogger("tickwright.kafka")
-"""Log of the client library, which would otherwise write to standard error."""
+"""Log of the client library, which otherwise writes to standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
-    """One Kafka cluster, and our names in it.
+    """One Kafka cluster, and the names that Tickwright uses in it.
 
     Attributes:
         bootstrap: ``HOST:PORT``, several with commas.
@@ -38,7 +38,7 @@ class KafkaConfig:
         replication: Replicas of new topics, and the minimum for existing ones.
         allow_single_broker: Accept fewer than three replicas, for a laptop: records then depend on one disk.
         partitions: Of the polls' topic when it is created. 1 to 1,000.
-        options: For reaching the brokers: names that start with ``security.``, ``sasl.``, ``ssl.``, ``socket.``.
+        options: For the connection: names that start with ``security.``, ``sasl.``, ``ssl.``, ``socket.``.
         wait_s: Bound of one operation: a commit, an answer of the coordinator, reading the position.
     """
 
@@ -51,18 +51,14 @@ class KafkaConfig:
     wait_s: float = 14.0
 
     def check_options(self) -> None:
-        """Refuse an option that could break a promise.
-
-        Raises:
-            Rejected: ``kafka_unsafe_option``. Permanent.
-        """
+        """Refuse an option that can break a promise. Raises ``Rejected`` (``kafka_unsafe_option``): permanent."""
         for name in self.options:
             if not name.startswith(_ALLOWED) and name not in _ALLOWED_NAMES:
                 text = f"the Kafka option {name!r} cannot be set: Tickwright's promises depend on it"
                 raise Rejected("kafka_unsafe_option", text, option=name)
 
     def check(self) -> None:
-        """Refuse what would break exactly-once.
+        """Refuse settings that break exactly-once delivery.
 
         Raises:
             Rejected: ``kafka_unsafe_option``, ``kafka_replication_unsafe``. Permanent.
@@ -80,7 +76,7 @@ class KafkaConfig:
         return f"{self.prefix}.{name}"
 
     def transactional_id(self, shard: int) -> str:
-        """Return the fixed transactional id of a shard's relay: its new owner fences the previous one."""
+        """Return the fixed transactional id of a shard's relay. A new owner uses it to fence the previous one."""
         return f"{self.prefix}.relay.{shard}"
 
     def client(self, **more: Any) -> dict[str, Any]:
@@ -97,7 +93,7 @@ class KafkaConfig:
     def producer(self, **more: Any) -> dict[str, Any]:
         """Return the configuration of an idempotent producer that waits for all replicas.
 
-        The partitioner is that of Kafka's own clients, so that a key has the same partition for every writer.
+        It uses the partitioner of Kafka's own clients, so that every writer maps a key to the same partition.
         """
         fixed = {"enable_idempotence": True, "acks": "all", "linger_ms": 5, "partitioner": "murmur2_random"}
         return {"compression.type": "lz4", **self.client(**fixed, batch_size=BATCH_BYTES, **more)}

@@ -20,15 +20,11 @@ if TYPE_CHECKING:
     from tickwright.transports.kafka.config import KafkaConfig
 
 OWNERSHIP_WAIT_S = 3.0
-"""A start waits no longer for a Kafka that does not answer."""
+"""How long a start waits for a Kafka that does not answer."""
 
 
 def parse_options(value: str) -> dict[str, str]:
-    """Return the JSON object of texts that ``value`` is.
-
-    Raises:
-        ValueError: It is none; the value, which may hold a password, is not repeated. Permanent.
-    """
+    """Parse a JSON object of strings. Raises ``ValueError`` without the value, which can hold a password: permanent."""
     try:
         return msgspec.json.decode(value, type=dict[str, str])
     except msgspec.MsgspecError:
@@ -39,13 +35,13 @@ class KafkaSettings(SettingsPart):
     """Where Kafka is.
 
     Attributes:
-        kafka_bootstrap: Kafka, ``HOST:PORT`` with commas; without it ``kafka:`` destinations wait, and polls go through
-            the queue inside PostgreSQL.
+        kafka_bootstrap: Kafka, ``HOST:PORT`` with commas. Without it ``kafka:`` destinations wait, and polls use the
+            queue inside PostgreSQL.
         kafka_prefix: Of our topics and transactional ids; two installations on one Kafka need two.
         kafka_replication: Replicas of our topics, 1 to 9; fewer than 3 only with ``kafka_allow_single_broker``.
-        kafka_allow_single_broker: Take what Kafka there is, also one broker: for a laptop.
-        kafka_partitions: Of the polls' topic when it is made, 1 to 1,000.
-        kafka_options: A JSON object of options for reaching the brokers (``security. sasl. ssl. socket.``).
+        kafka_allow_single_broker: Accept a Kafka with fewer than three replicas, even one broker: for a laptop.
+        kafka_partitions: Of the polls' topic when it is created, 1 to 1,000.
+        kafka_options: A JSON object of connection options (``security. sasl. ssl. socket.``).
     """
 
     kafka_bootstrap: str | None = None
@@ -57,7 +53,7 @@ class KafkaSettings(SettingsPart):
 
 
 def kafka_config(settings: Settings) -> "KafkaConfig | None":
-    """Return how this process connects to Kafka; ``None`` without one.
+    """Return how this process connects to Kafka; ``None`` if Kafka is not configured.
 
     Raises:
         Rejected: ``kafka_unsafe_option``, ``kafka_replication_unsafe``. Permanent.
@@ -80,7 +76,7 @@ def kafka_config(settings: Settings) -> "KafkaConfig | None":
 
 
 class KafkaPolls:
-    """A :class:`tickwright.ports.transports.PollTransport`: Kafka's, or without one the names that PostgreSQL uses."""
+    """A :class:`tickwright.ports.transports.PollTransport` on Kafka. Without Kafka it has the names for PostgreSQL."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -90,7 +86,7 @@ class KafkaPolls:
         self.events = f"{scheme}:{mine.kafka_prefix}.poll-events"
 
     def log(self) -> PositionedLog | None:
-        """Return a log for one shard of the relay."""
+        """Return a log for one shard of the relay; ``None`` if Kafka is not configured."""
         config = kafka_config(self._settings)
         if config is None:
             return None
@@ -99,7 +95,7 @@ class KafkaPolls:
         return KafkaLog(config, self.topic)
 
     def source(self, pool: Any, session: Session, read: Callable[[bytes], PollRecord]) -> PollLogSource | None:
-        """Return where a consumer reads polls."""
+        """Return the source from which a consumer reads polls; ``None`` if Kafka is not configured."""
         config = kafka_config(self._settings)
         if config is None:
             return None
@@ -109,7 +105,7 @@ class KafkaPolls:
 
 
 class KafkaPlugin(Plugin):
-    """Delivers to ``kafka:`` destinations; provides the topic of polls."""
+    """Delivers to ``kafka:`` destinations, and provides the topic of polls."""
 
     name = "kafka"
     settings = KafkaSettings
@@ -119,7 +115,7 @@ class KafkaPlugin(Plugin):
         context.ports.offer(PollTransport, lambda: KafkaPolls(context.settings))
 
     def brokers(self, context: Context) -> Sequence[Broker]:
-        """Return the broker, where Kafka is configured."""
+        """Return the broker, if Kafka is configured."""
         config = kafka_config(context.settings)
         if config is None:
             return ()
@@ -132,7 +128,7 @@ class KafkaPlugin(Plugin):
         return (settings.part(KafkaSettings).kafka_prefix,)
 
     def ownerships(self, context: Context) -> Sequence[Ownership]:
-        """Return the prefix of topics and transactional ids."""
+        """Return the ownership of the prefix of topics and transactional ids."""
         mine = context.settings.part(KafkaSettings)
         if mine.kafka_bootstrap is None:
             return ()

@@ -1,7 +1,7 @@
 """A partition that this consumer reads: its progress, its bundles of polls, its counts, and parking.
 
-Offsets in the group decide where the next reader starts, and epochs decide whose results count. The table
-``poll_reads`` is only a copy for operators, two seconds old.
+Offsets in the group decide where the next reader starts. Epochs decide whose results count. The table ``poll_reads`` is
+a copy for operators, up to two seconds old.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from tickwright.transports.kafka.poll_reader import HELD_MAX, Assignment, Reader
 
 # Progress and bundles are pure: no I/O, no clock, no threads.
 #
-# The offset to commit is that of the first unfinished record. Later records may be delivered again, and the ledger
-# then has them. Offsets go back when the topic is recreated or truncated (an unclean election, a restored broker).
-# Records that follow are carried out like any others, so each record has a number of its own.
+# The offset to commit is that of the first unfinished record. Later records can be delivered again; the ledger
+# recognizes them. Offsets go back when the topic is recreated or truncated (an unclean election, a restored broker).
+# The records that follow are processed like any others, so each record has a number of its own.
 
 BUNDLE_MAX = 1000
 
@@ -33,7 +33,7 @@ BundleKey = tuple[int, datetime, str]
 
 
 class Progress:
-    """How far a partition is finished. It keeps open records only: one poll may wait while millions pass it."""
+    """The progress of a partition. Keeps open records only: one poll can wait while millions of later ones finish."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[int, int] = OrderedDict()  # offset by number, both ascending
@@ -42,24 +42,24 @@ class Progress:
 
     @property
     def position(self) -> int | None:
-        """Offset from which the next reader has to start; ``None`` before the first record."""
+        """Offset at which the next reader must start; ``None`` before the first record."""
         return next(iter(self._open.values())) if self._open else self._next
 
     @property
     def open(self) -> int:
-        """Records that are not finished."""
+        """Number of unfinished records."""
         return len(self._open)
 
     @property
     def span(self) -> int:
-        """Offsets from ``position`` to the last record, which the next reader would read again."""
+        """Number of offsets from ``position`` to the last record, which the next reader reads again."""
         return 0 if self._next is None or self.position is None else self._next - self.position
 
     def read(self, offset: int) -> int:
-        """Record that a record was read; return its number.
+        """Add a record that was read; return its number.
 
-        When the offset goes back, open records keep the position at the lower offset: theirs belong to the former
-        log, and committing them would skip records of the new one.
+        When the offset goes back, the position of open records becomes the lower offset. Their offsets belong to the
+        former log, and committing those would skip records of the new log.
         """
         if self._next is not None and offset < self._next:
             self._open = OrderedDict((number, min(first, offset)) for number, first in self._open.items())
@@ -69,14 +69,14 @@ class Progress:
         return number
 
     def finish(self, numbers: Iterable[int]) -> None:
-        """Record that nothing is left to do for these."""
+        """Mark records as finished."""
         for number in numbers:
             self._open.pop(number, None)
 
 
 @dataclass(slots=True, eq=False)
 class Bundle:
-    """Polls that are carried out together, of one partition, slot, second and partner; becomes one ``PollGroup``.
+    """Polls of one partition, slot, second and partner that are processed together; becomes one ``PollGroup``.
 
     Attributes:
         since_s: When its first poll was read (monotonic).
@@ -103,7 +103,7 @@ class Bundles:
         self._growing: dict[BundleKey, Bundle] = {}
 
     def put(self, number: int, poll: PollRecord, now_s: float) -> Bundle | None:
-        """Add a poll; return its bundle if that is new."""
+        """Add a poll; return its bundle if the bundle is new."""
         key = poll.slot_id or 0, poll.due_at, poll.partner
         bundle, new = self._growing.get(key), None
         if bundle is None or len(bundle.polls) >= BUNDLE_MAX:
@@ -113,13 +113,13 @@ class Bundles:
         return new
 
     def close(self, bundle: Bundle) -> None:
-        """Add nothing more to a bundle: it is taken."""
+        """Close a bundle that is taken, so that no poll is added to it."""
         if self._growing.get(bundle.key) is bundle:
             del self._growing[bundle.key]
 
 
 class Waiting:
-    """Waiting bundles by partner, the longest due first."""
+    """Waiting bundles by partner, earliest due first."""
 
     def __init__(self) -> None:
         self._lines: dict[int, list[tuple[float, int, Bundle]]] = {}
@@ -134,7 +134,7 @@ class Waiting:
         heapq.heappush(self._lines.setdefault(partner_no, []), entry)
 
     def take(self, partner_no: int, most: int, *, among: Container[Bundles]) -> list[Bundle]:
-        """Take a partner's longest due bundles of the given partitions; the others stay."""
+        """Take the earliest due bundles of a partner in the given partitions; the others stay."""
         line, picked, not_yet = self._lines.get(partner_no, []), list[Bundle](), list[tuple[float, int, Bundle]]()
         while line and len(picked) < most:
             entry = heapq.heappop(line)
@@ -163,11 +163,11 @@ _log = structlog.get_logger("tickwright.polls")
 
 @dataclass(slots=True, eq=False)
 class HeldPartition:
-    """An assignment as the event loop sees it.
+    """An assignment as the event loop uses it.
 
     Attributes:
-        epoch: Of the partition's row while it is ours; ``None`` otherwise.
-        retry_at_s: Not taken over before this instant (monotonic): the group may be about to revoke it.
+        epoch: Of the partition's row while this process owns it; ``None`` otherwise.
+        retry_at_s: Earliest instant of a take-over (monotonic): the group may be about to revoke the partition.
     """
 
     assignment: Assignment
@@ -182,25 +182,25 @@ class HeldPartition:
 
     @property
     def waiting(self) -> int:
-        """Records that wait here."""
+        """Number of records that wait here."""
         return self.assignment.read - self.assignment.over
 
     def take_out(self, bundle: Bundle) -> None:
-        """Record that a bundle was taken out."""
+        """Count the polls of a bundle that was taken out."""
         self.assignment.over += len(bundle.polls)
 
     def put_back(self, bundle: Bundle) -> None:
-        """Record that a bundle waits again."""
+        """Count the polls of a bundle that waits again."""
         self.assignment.over -= len(bundle.polls)
 
     def finish(self, bundle: Bundle) -> None:
-        """Record that nothing is left to do for a bundle that was taken out."""
+        """Mark a bundle that was taken out as finished."""
         self.progress.finish(bundle.numbers)
         self.note()
 
     @property
     def position(self) -> int | None:
-        """The first poll without an effect; ``None`` until the group's offset is known."""
+        """Offset of the first poll without an effect; ``None`` until the group's offset is known."""
         return self.assignment.begin if self.progress.position is None else self.progress.position
 
 
@@ -209,7 +209,7 @@ class SourceCounts:
     """Counts of a poll source on Kafka.
 
     Attributes:
-        reader: What its threads have read.
+        reader: Counts of its threads.
         unknown: Skipped records of unknown partners.
         over: Polls dropped because their next one was due.
         parked: Polls moved into PostgreSQL's queue, because their partner had no room.
@@ -235,7 +235,7 @@ def samples_of(counts: SourceCounts, partitions: int) -> list[Sample]:
 
 
 async def write_reads(pool: Pool, topic: str, partitions: Iterable[HeldPartition]) -> None:
-    """Write the progress of partitions that are ours by their row, for operators; errors are logged only."""
+    """Write the progress of the partitions that this process owns, for operators. Errors are only logged."""
     rows = [
         (one.assignment.partition, one.epoch, one.position, max(one.position, one.assignment.read_to))
         for one in partitions
@@ -250,11 +250,11 @@ async def write_reads(pool: Pool, topic: str, partitions: Iterable[HeldPartition
         _log.warning("polls.position_not_written", error=repr(error))
 
 
-# Parking: a partition is read in order, and only as much of it as fits into memory. The polls of a courier that fails
-# for hours, or that this process does not serve, would fill that memory and stop all others. So when a partition is
-# half full, the bundles that have waited for a minute move into the queue inside PostgreSQL, under the partition's
-# fence. Consumers take from there, too, and the relay drops there what is superseded. After a crash between this and
-# the commit of the offset, the same polls are read again: the ledger lets each have its effect once.
+# Parking: a partition is read in order, and only as much of it as fits into memory. Without parking, the polls of a
+# courier that fails for hours, or that this process does not serve, would fill that memory and block all others. So
+# when a partition is half full, bundles that have waited for a minute move into the queue inside PostgreSQL, under the
+# partition's fence. Consumers also take from that queue, and the relay drops superseded polls from it. After a crash
+# between parking and the commit of the offset, the same polls are read again; the ledger lets each take effect once.
 
 PARK_FROM = HELD_MAX // 2
 PARK_AFTER_S = 60.0
@@ -264,7 +264,7 @@ PARK_PILES_MAX = 1000
 def bundles_to_park(
     partition: HeldPartition, waiting: Waiting, room: Mapping[int, int], now_s: float
 ) -> list[tuple[int, Bundle]]:
-    """Return bundles to park once a partition is half full: a minute old, and of partners without room."""
+    """Return the bundles to park once a partition is half full: a minute old, and of partners without room."""
     if partition.epoch is None or partition.waiting < PARK_FROM:
         return []
     stuck = [
@@ -278,7 +278,7 @@ def bundles_to_park(
 async def park(
     pool: Pool, topic: str, partition: HeldPartition, bundles: Sequence[tuple[int, Bundle]], accounts: Mapping[str, int]
 ) -> bool:
-    """Move bundles into the queue; false if the partition's row is not ours."""
+    """Move bundles into the queue; false if this process no longer owns the partition's row."""
     async with pool.acquire() as connection, connection.transaction():
         if not await connection.fetch(_SQL["hold"], topic, [partition.assignment.partition], [partition.epoch]):
             return False

@@ -1,8 +1,8 @@
-"""The thread that reads the polls' topic: a member of the consumer group that the work on polls never blocks.
+"""The thread that reads the polls' topic: a member of the consumer group that the processing of polls never blocks.
 
-Every call of the library blocks, and the group expels a member that does not poll. So one thread polls and does nothing
-else. It appends records to the assignment's queue, and the event loop takes them. A full assignment is paused, so that
-the thread keeps polling and stays in the group. The thread commits offsets that the loop marks as safe.
+Every call of the library blocks, and the group expels a member that does not poll. So one thread only polls. It appends
+records to the assignment's queue, and the event loop takes them. A full assignment is paused, so that the thread
+continues to poll and stays in the group. The thread commits the offsets that the loop marks as safe.
 """
 
 from collections import deque
@@ -40,10 +40,9 @@ ReadPoll = Callable[[bytes], PollRecord]
 
 @dataclass(slots=True)
 class ReaderCounts:
-    """What the reader threads of a process have read.
+    """Counts of the reader threads of a process.
 
     Attributes:
-        records: Of every kind.
         unreadable: Records that could not be decoded, and were skipped.
         rebalances: How often the group assigned or revoked partitions.
     """
@@ -62,9 +61,9 @@ class Assignment:
         begin: The group's committed offset; ``None`` until it is known. Written by the thread.
         read: How many records were added. Written by the thread.
         read_to: The offset after the last of them. Written by the thread.
-        over: How many of them do not wait here any more: finished or handed out. Written by the loop.
-        safe: Offset from which the next reader may start. Written by the loop.
-        span: Offsets from ``safe`` on, including finished ones. Written by the loop.
+        over: How many of them no longer wait here: finished or handed out. Written by the loop.
+        safe: Offset at which the next reader can start. Written by the loop.
+        span: Number of offsets from ``safe`` on, including finished ones. Written by the loop.
     """
 
     def __init__(self, partition: int) -> None:
@@ -81,8 +80,7 @@ class Assignment:
 class PollReader:
     """Reads until closed. When its thread has ended, the owner makes another reader.
 
-    Attributes:
-        assignments: By partition. Replaced as a whole by the thread, never changed.
+    The thread replaces the mapping ``assignments`` as a whole and never changes it in place.
     """
 
     def __init__(
@@ -120,18 +118,16 @@ class PollReader:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Commit safe offsets and leave the group; blocks for ten seconds at most."""
+        """Commit safe offsets and leave the group; blocks for at most ten seconds."""
         self._stopping.set()
         self._thread.join(CLOSE_WITHIN_S)
-
-    # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
         consumer = None
         try:
             consumer = Consumer(self._config, logger=log)
             self._watch = TopicWatch(self._watch_config, self._topic)
-            self._watch.is_another(wait=True)  # the id before the consumer reads
+            self._watch.is_another(wait=True)  # get the id before the consumer reads
             consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
             while not self._stopping.is_set():
                 self._poll(consumer)
@@ -146,12 +142,12 @@ class PollReader:
         finally:
             if consumer is not None:
                 with suppress(KafkaException, RuntimeError):
-                    consumer.close()  # calls _revoked
-            self._watch = None  # ends its client, which may block
+                    consumer.close()  # calls ``_revoked``
+            self._watch = None  # closes its client, which can block
             self._drop(list(self.assignments))
 
     def _poll(self, consumer: Consumer) -> None:
-        """Read what has arrived, one by one: records after a change of assignments then belong to the new one."""
+        """Read available records one by one, so that records after a change of assignments belong to the new one."""
         message = consumer.poll(POLL_S)
         for _ in range(BATCH_MAX):
             if message is None:
@@ -180,23 +176,23 @@ class PollReader:
             assignment.records.append((offset, self._understand(message)))
 
     def _understand(self, message: Message) -> PollRecord | None:
-        """Return its poll. Never calls ``headers()``: the library crashes over a name that is not UTF-8."""
+        """Decode the poll. Never call ``headers()``: the library crashes on a name that is not UTF-8."""
         try:
             return self._read(message.value() or b"")
-        except Exception as error:  # noqa: BLE001  # a record is read again after every restart: none may end the thread
+        except Exception as error:  # noqa: BLE001  # it is read again after every restart: none may end the thread
             self._counts.unreadable += 1
             where = f"{self._topic}/{message.partition()}/{message.offset()}"
             self._warn("poll.unreadable: %s: %s (%d so far)", where, error, self._counts.unreadable)
             return None
 
     def _warn(self, text: str, *facts: object) -> None:
-        """Log at most once in 30 s: what is wrong with one record is often wrong with thousands."""
+        """Log at most once in 30 s: an error of one record often affects thousands."""
         if monotonic() - self._warned_s >= WARN_EVERY_S:
             self._warned_s = monotonic()
             log.warning(text, *facts)
 
     def _fetch_begin(self, consumer: Consumer) -> None:
-        """Read the group's offsets: in an idle partition no record shows how far it is finished."""
+        """Read the group's offsets, because an idle partition has no record that shows its progress."""
         new = [one for one in self.assignments.values() if one.begin is None]
         if not new or monotonic() - self._asked_s < ASK_AGAIN_S:
             return
@@ -208,7 +204,7 @@ class PollReader:
             self._warn("the group's offsets in %s are unknown: %s", self._topic, error)
             return
         for one in new:
-            one.begin = max(0, found[one.partition])  # below zero: nothing is committed
+            one.begin = max(0, found[one.partition])  # below zero: no offset is committed
 
     def _make_room(self, consumer: Consumer) -> None:
         for one in self.assignments.values():
@@ -221,12 +217,12 @@ class PollReader:
                 one.paused = False
 
     def _is_over(self, consumer: Consumer) -> bool:
-        """Whether a new reader has to take over, because the topic was recreated and its offsets are reset."""
+        """Whether a new reader must take over, because the topic was recreated and its offsets are reset."""
         if not self._note_made_again():
             return False
         self._commit(consumer, list(self.assignments.values()), wait=True)
         begun = all(one.committed == 0 for one in self.assignments.values())
-        return begun or monotonic() > self._over_by_s  # a partition that the new topic lacks accepts no offset
+        return begun or monotonic() > self._over_by_s  # a partition missing in the new topic accepts no offset
 
     def _note_made_again(self, *, wait: bool = False) -> bool:
         if not self._made_again and self._watch is not None and self._watch.is_another(wait=wait):
@@ -243,7 +239,7 @@ class PollReader:
             return
         try:
             consumer.commit(offsets=places, asynchronous=not wait)  # type: ignore[call-overload]
-        except KafkaException as error:  # what is not committed is read again, and the ledger has it
+        except KafkaException as error:  # uncommitted records are read again; the ledger recognizes them
             self._warn("offsets of %s are not committed: %s", self._topic, error)
             return
         for one, safe in new.items():
@@ -252,9 +248,9 @@ class PollReader:
     def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         for place in places:
             if (error is not None or place.error is not None) and place.partition in self.assignments:
-                self.assignments[place.partition].committed = None  # to be committed again
+                self.assignments[place.partition].committed = None  # commit it again
 
-    # ------------------------------------------------------------------ callbacks of the group, in the thread
+    # Callbacks of the group, called in the thread.
 
     def _assigned(self, _: Consumer, places: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
@@ -279,14 +275,13 @@ class PollReader:
 
 
 class TopicWatch:
-    """Notices that a topic was recreated, by its id; checks every ten seconds, from one thread.
+    """Detects by its id that a topic was recreated; checks every ten seconds, from one thread.
 
-    The client library follows a topic by name and ignores a leader whose epoch is lower than one it has seen. A
-    recreated topic has another id and starts with the lowest epoch. A client that knew the former topic may then ask
-    the former leader for ever, without an error. A new client reads it.
+    The client library follows a topic by name and ignores a leader with a lower epoch than one it knows. A recreated
+    topic has another id and starts with the lowest epoch, so a client that knew the former topic can query the former
+    leader forever without an error. A new client reads the new topic.
 
     Args:
-        config: Of a client.
         topic: Full name. A missing topic is watched once it exists.
     """
 
@@ -299,7 +294,7 @@ class TopicWatch:
         self._gone = False
 
     def is_another(self, *, wait: bool = False) -> bool:
-        """Whether the topic was recreated since the first answer; with ``wait`` blocks for two seconds at most."""
+        """Whether the topic was recreated since the first answer; with ``wait`` blocks for at most two seconds."""
         if self._gone:
             return True
         self._admin.poll(0)  # flushes the library's log
@@ -315,7 +310,7 @@ class TopicWatch:
     def _read_answer(self, asked: Future[TopicDescription]) -> None:
         try:
             found = str(asked.result(ANSWER_WITHIN_S + 1).topic_id)
-        except (KafkaException, TimeoutError):  # no answer, or no such topic now
+        except (KafkaException, TimeoutError):  # no answer, or the topic does not exist
             return
         self._gone = self._id is not None and found != self._id
         self._id = found

@@ -2,13 +2,13 @@
 
 ::
 
-    group ──assigns──▶ reader (thread) ──records──▶ bundles ──take──▶ turns ──finished──▶ offset ──▶ group
+    group ──assigns──▶ reader (thread) ──records──▶ bundles ──take──▶ polls ──finished──▶ offset ──▶ group
                                        row of the partition: epoch + 1 ▲        ▲ hold: the epoch is ours
 
-The group decides which process *reads* a partition, and may report it late; the row decides whose results *count*.
-A process that is assigned a partition takes over its row before it hands out polls. That waits for an effect that is
-being written, and voids all later ones of the former reader. An offset only decides where to start: the ledger finds
-polls that are delivered again.
+The group decides which process *reads* a partition, and can report it late. The row decides whose results *count*. A
+process takes over the row of an assigned partition before it hands out polls. The take-over waits for an effect that is
+being written, and voids all later effects of the former reader. An offset only decides where to start: the ledger
+detects polls that are delivered again.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _log = structlog.get_logger("tickwright.polls")
 
 
 class KafkaPollSource:
-    """Implements :class:`tickwright.ports.polls.PollSource` on the polls' topic; a service itself.
+    """Implements :class:`tickwright.ports.polls.PollSource` on the polls' topic. It is a service itself.
 
     Args:
         settings: Where Kafka is; the group is ``<prefix>.poll-consumer``.
@@ -94,10 +94,8 @@ class KafkaPollSource:
         self._sweep_again_s = self._report_again_s = 0.0
         session.on_lost(self._session_lost)
 
-    # ------------------------------------------------------------------ service
-
     async def run(self) -> None:
-        """Keep a reader running until stopped; one that has ended is replaced."""
+        """Keep a reader running until stopped; replace a reader that has ended."""
         while not self._stopping.is_set():
             if self._reader is None or not self._reader.alive:
                 self._reader = self._open_reader()
@@ -109,10 +107,10 @@ class KafkaPollSource:
                     await self._stopping.wait()
 
     async def quiesce(self) -> None:
-        """Do nothing: the consumer finishes what it took."""
+        """Do nothing: the consumer finishes the polls that it took."""
 
     async def stop(self) -> None:
-        """Commit finished offsets and leave the group, so that others continue at once."""
+        """Commit finished offsets and leave the group, so that other processes continue at once."""
         self._stopping.set()
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -131,10 +129,8 @@ class KafkaPollSource:
         """Seconds since the reader was last checked."""
         return None if self._ticked_s is None else monotonic() - self._ticked_s
 
-    # ------------------------------------------------------------------ polls out
-
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
-        """Take polls of partitions that are ours by their row."""
+        """Take polls of the partitions whose rows this process owns."""
         if self._reader is None or not self._session.holds():
             return []
         self._follow(self._reader.assignments)
@@ -159,7 +155,7 @@ class KafkaPollSource:
         return [turn for turn in map(self._hand_out, picked) if turn is not None]
 
     def _ours(self) -> set[Bundles]:
-        """Return the bundles of partitions that are ours by their row."""
+        """Return the bundles of the partitions whose rows this process owns."""
         return {one.bundles for one in self._partitions.values() if one.epoch is not None}
 
     def _follow(self, assignments: Mapping[int, Assignment]) -> None:
@@ -175,7 +171,7 @@ class KafkaPollSource:
                 self._partitions[number] = HeldPartition(assignment, Bundles(number))
 
     async def _take_over(self) -> None:
-        """Take over the rows of assigned partitions; nothing of them is handed out before."""
+        """Take over the rows of assigned partitions. No poll of a partition is handed out before."""
         now_s, token = monotonic(), self._session.token
         wanted = {n: one for n, one in self._partitions.items() if one.epoch is None and now_s >= one.retry_at_s}
         if not wanted:
@@ -189,7 +185,7 @@ class KafkaPollSource:
     async def _sort(self, partition: HeldPartition) -> None:
         """Sort read records into bundles."""
         records = partition.assignment.records
-        read = [records[place] for place in range(min(len(records), SORT_MAX))]  # the thread keeps adding
+        read = [records[place] for place in range(min(len(records), SORT_MAX))]  # the thread continues to add
         if any(poll is not None and poll.partner not in self._partners for _, poll in read):
             self._partners.update(await self._pool.fetch(_SQL["partners"]))  # newer than any of these records
         read = await self._add_slots(read)
@@ -204,7 +200,7 @@ class KafkaPollSource:
         partition.note()
 
     async def _add_slots(self, read: list[Read]) -> list[Read]:
-        """Add the slots of polls whose record has none; a tracker that is not polled any more has none."""
+        """Add missing slots to polls. A tracker that is no longer polled has none."""
         lacking = [poll for _, poll in read if poll is not None and poll.slot_id is None]
         if not lacking:
             return read
@@ -223,7 +219,7 @@ class KafkaPollSource:
         self._waiting.put(self._partners[bundle.key[2]], bundle)
 
     async def _finish_superseded(self) -> None:
-        """Finish polls whose tracker is due again: they are not carried out any more."""
+        """Finish polls whose tracker is due again: they are superseded."""
         ours = self._ours()
         bundles = [(partner_no, bundle) for partner_no, bundle in self._waiting if bundle.bundles in ours]
         slots, dues = [bundle.key[0] for _, bundle in bundles], [bundle.key[1] for _, bundle in bundles]
@@ -232,7 +228,7 @@ class KafkaPollSource:
         self.counts.over += self._take_out([bundles[row["n"] - 1][1] for row in rows])
 
     async def _park(self, room: Mapping[int, int]) -> None:
-        """Move bundles of partners without room into the queue, so that they block no other."""
+        """Move bundles of partners without room into the queue, so that they block no others."""
         for partition in list(self._partitions.values()):
             stuck = bundles_to_park(partition, self._waiting, room, monotonic())
             if not stuck:
@@ -244,7 +240,7 @@ class KafkaPollSource:
                 self._give_up(partition)
 
     def _take_out(self, bundles: Sequence[Bundle]) -> int:
-        """Finish waiting bundles; return how many polls they had."""
+        """Finish waiting bundles; return their number of polls."""
         gone = set(bundles)
         self._waiting.remove(lambda bundle: bundle in gone)
         for bundle in bundles:
@@ -274,10 +270,8 @@ class KafkaPollSource:
         if unknown:
             self._accounts.update(await self._pool.fetch(_SQL["accounts"], sorted(unknown)))
 
-    # ------------------------------------------------------------------ and back
-
     async def hold(self, connection: Connection, turns: Sequence[PollGroup]) -> Sequence[PollGroup]:
-        """Lock the rows of their partitions that still have our epoch."""
+        """Lock the rows of their partitions that still have our epoch, and return the groups that are still ours."""
         known = {turn: self._taken[turn.key][0] for turn in turns if turn.key in self._taken}
         places = sorted({(partition.assignment.partition, turn.owner) for turn, partition in known.items()})
         rows = await connection.fetch(_SQL["hold"], self._topic, [p for p, _ in places], [e for _, e in places])
@@ -288,21 +282,21 @@ class KafkaPollSource:
         return [turn for turn, one in known.items() if (one.assignment.partition, turn.owner) in held]
 
     async def finish(self, connection: Any, turns: Sequence[PollGroup]) -> None:
-        """Do nothing: the ledger has what is done."""
+        """Do nothing: the ledger records finished polls."""
 
     async def finished(self, turns: Sequence[PollGroup]) -> None:
-        """Advance the offsets: the effects are committed."""
+        """Advance the offsets after the effects are committed."""
         for turn in turns:
             found = self._taken.pop(turn.key, None)
             if found is not None:
                 found[0].finish(found[1])
 
     def has_lost(self, turn: PollGroup) -> bool:
-        """Whether its partition was lost since it was handed out."""
+        """Whether its partition was lost after it was handed out."""
         return turn.key not in self._taken
 
     async def release(self, turns: Sequence[PollGroup]) -> None:
-        """Let them wait again. After this consumer leaves the group, others start at the first unfinished one."""
+        """Let them wait again. After this consumer leaves the group, others start at the first unfinished poll."""
         for turn in turns:
             if (found := self._taken.pop(turn.key, None)) is not None:
                 found[0].put_back(found[1])

@@ -1,6 +1,6 @@
 -- name: take_over
--- Make session $2 the reader of the partitions $3 of topic $1: waits for effects of the former reader, and voids its later
--- ones. A session that was declared lost takes nothing. Index: poll_partitions_pkey.
+-- Make session $2 the reader of the partitions $3 of topic $1. Waits for effects of the former reader, and voids its
+-- later ones. A session that was declared lost takes nothing. Index: poll_partitions_pkey.
 INSERT INTO tickwright.poll_partitions AS p (topic, partition, owner, epoch)
 SELECT $1, wanted.partition, $2, (SELECT tickwright.fence_floor()) + 1
   FROM unnest($3::integer[]) AS wanted (partition)
@@ -10,8 +10,8 @@ SELECT $1, wanted.partition, $2, (SELECT tickwright.fence_floor()) + 1
 RETURNING partition, epoch;
 
 -- name: hold
--- The partitions $2 of topic $1 that still have the epochs $3 and a session that is not lost; locked until the end of the
--- transaction: the fence of every effect. In the order of take_over. Index: poll_partitions_pkey, workers_pkey.
+-- Lock the partitions $2 of topic $1 that still have the epochs $3 and a session that is not lost, in the order of
+-- take_over. The lock fences every effect of the transaction. Index: poll_partitions_pkey, workers_pkey.
 SELECT p.partition, p.epoch
   FROM tickwright.poll_partitions p
   JOIN unnest($2::integer[], $3::bigint[]) AS u (partition, epoch) ON p.partition = u.partition AND p.epoch = u.epoch
@@ -24,7 +24,8 @@ SELECT p.partition, p.epoch
 SELECT name, partner_no FROM tickwright.partners;
 
 -- name: slots
--- The slots of those of the trackers $1 that are still polled: records of relays up to 0.1 have none. Index: trackers_pkey.
+-- The slots of the trackers $1 that are still polled, for records without a slot (relays up to 0.1). Index:
+-- trackers_pkey.
 SELECT id, place / 60 AS slot_id FROM tickwright.trackers WHERE id = ANY ($1::bigint[]) AND place IS NOT NULL;
 
 -- name: accounts
@@ -32,10 +33,10 @@ SELECT id, place / 60 AS slot_id FROM tickwright.trackers WHERE id = ANY ($1::bi
 SELECT account_id, account_no FROM tickwright.polling_schedule_config WHERE account_id = ANY ($1::text[]);
 
 -- name: count_over
--- Numbers, from 1, of the superseded bundles, with slot $1[i], second $2[i], partner $3[i] and $4[i] polls: their trackers
--- are due again. The slice ledger counts them, up to those selected and not polled: polls may be read again. Bundles of a
--- missing slot or due more than a minute ahead are superseded, too: no relay sent them, and what is due ahead counts in
--- no ledger. Index: poll_slots_pkey, poll_slices_pkey.
+-- Numbers, from 1, of the superseded bundles, with slot $1[i], second $2[i], partner $3[i] and $4[i] polls: their
+-- trackers are due again. The slice ledger counts them, at most those selected and not polled, because polls can be
+-- read again. Bundles of a missing slot or due more than a minute ahead are superseded too: no relay sent them, and
+-- polls due ahead count in no ledger. Index: poll_slots_pkey, poll_slices_pkey.
 WITH over AS MATERIALIZED (
   SELECT pile.n, date_trunc('minute', pile.due_at, 'UTC') AS due_at, pile.slot_id, pile.partner_no, pile.polls
     FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[], $4::integer[])
@@ -52,8 +53,9 @@ WITH over AS MATERIALIZED (
 SELECT n FROM over;
 
 -- name: write_reads
--- Write the progress of the partitions $2 of topic $1: the first poll without an effect $4, and the end of what was read
--- $5. Only while they have the epochs $3, so that a former reader writes nothing. Index: poll_partitions_pkey, poll_reads_pkey.
+-- Write the progress of the partitions $2 of topic $1: the first poll without an effect $4, and the end of the read
+-- records $5. Only while they have the epochs $3, so that a former reader writes nothing. Index: poll_partitions_pkey,
+-- poll_reads_pkey.
 INSERT INTO tickwright.poll_reads AS r (topic, partition, position, read_to, seen_at)
 SELECT p.topic, p.partition, u.position, u.read_to, clock_timestamp()
   FROM tickwright.poll_partitions p
@@ -65,6 +67,6 @@ SELECT p.topic, p.partition, u.position, u.read_to, clock_timestamp()
    SET position = excluded.position, read_to = excluded.read_to, seen_at = excluded.seen_at;
 
 -- name: park
--- Add polls to the queue inside PostgreSQL: of second $1, slot $2, partner $3. In a transaction that locks their
+-- Add polls of second $1, slot $2, partner $3 to the queue inside PostgreSQL. Runs in a transaction that locks their
 -- partition. Index: poll_queue_pkey.
 INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids) VALUES ($1, $2, $3, $4, $5, $6);

@@ -1,7 +1,7 @@
-"""The producers behind the ``kafka:`` destinations, and a small bridge from their threads to the event loop.
+"""The producers of the ``kafka:`` destinations, and a bridge from their threads to the event loop.
 
-The library delivers reports only while it is polled. One thread per producer polls and passes all reports of a poll to
-the event loop in one call: waking the loop once per message would cost more than the message.
+The library delivers reports only while it is polled. One thread per producer polls, and passes all reports of a poll to
+the event loop in one call: a wake-up per message would cost more than the message.
 """
 
 import asyncio
@@ -22,10 +22,11 @@ from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.transports.kafka.config import KafkaConfig, log
 
-# Shares of the producer's queue. A topic may use as much as is free: one alone gets half of the queue, and two get a
-# third each. A topic whose messages time out gets a sixteenth of what is free: a hundred such topics leave a seventh of
-# the queue to the others. While a quarter of the queue is free, it may always have one message of any size, so that it
-# can recover. Messages without room wait behind earlier ones of their topic, so that records of one key stay in order.
+# Shares of the producer's queue. A topic can use as much as is free: one topic alone gets half of the queue, two get a
+# third each. A topic whose messages time out gets a sixteenth of what is free, so a hundred such topics leave a seventh
+# of the queue to the others. While a quarter of the queue is free, such a topic can always have one message of any
+# size, so that it can recover. Messages without room wait behind earlier ones of their topic, so that records of one
+# key stay in order.
 
 LATE_PARTS = 16
 
@@ -40,11 +41,7 @@ _NONE = _Use()
 
 
 class QueueShares:
-    """Counts each topic's messages in the queue, from before they are sent until their delivery reports.
-
-    Args:
-        messages_max: Of all topics together.
-        bytes_max: Of all topics together.
+    """Counts the messages of each topic in the queue, from before they are sent until their delivery reports.
 
     Invariants:
         KFK-3: at most ``messages_max`` messages and ``bytes_max`` bytes have room at one time.
@@ -73,7 +70,7 @@ class QueueShares:
         except asyncio.CancelledError:
             if not waiter.cancelled():
                 self.release(topic, size_bytes)
-            self._grant_soon()  # a smaller message behind it may fit now
+            self._grant_soon()  # a smaller message behind it can fit now
             raise
         finally:
             del waiters[waiter]
@@ -92,7 +89,7 @@ class QueueShares:
             self._on_hold.discard(topic)
 
     def hold(self, *, but: str) -> None:
-        """Let all other topics wait until their queued messages are reported, so that later ones do not overtake."""
+        """Make all other topics wait until their queued messages are reported, so that later ones do not overtake."""
         self._on_hold = {*self._on_hold, *self._used} - {but}
 
     def note(self, topic: str, *, late: bool) -> None:
@@ -103,7 +100,7 @@ class QueueShares:
             self._late.discard(topic)
 
     def grant(self) -> None:
-        """Wake the waiting calls for which there is room now."""
+        """Wake the waiting calls that fit now."""
         self._granting = None
         for topic, waiters in self._waiting.items():
             for waiter, size_bytes in waiters.items():
@@ -115,7 +112,7 @@ class QueueShares:
                 waiter.set_result(None)
 
     def _grant_soon(self) -> None:
-        """Grant once for all calls that stop waiting in the same loop turn."""
+        """Grant once for all calls that stop waiting in one turn of the event loop."""
         if self._granting is None:
             self._granting = asyncio.get_running_loop().call_soon(self.grant)
 
@@ -168,11 +165,11 @@ _CERTAIN = {
     KafkaError.POLICY_VIOLATION: "record_refused",
     KafkaError._PURGE_QUEUE: "broker_closed",  # noqa: SLF001
 }
-"""Errors after which Kafka cannot have stored the message; after any other error it may have."""
+"""Errors after which Kafka cannot have stored the message. After any other error it can have."""
 
 
 def outcome_of_report(error: KafkaError | None) -> Outcome:
-    """Return what a delivery report means for the message."""
+    """Return the outcome of a delivery report."""
     if error is None:
         return _ACCEPTED
     reason = f"Kafka: {error.str()}"[:1000]
@@ -183,7 +180,7 @@ def outcome_of_report(error: KafkaError | None) -> Outcome:
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """A message in the queue of a producer, until its delivery report."""
+    """A message in a producer's queue, until its delivery report."""
 
     topic: str
     size_bytes: int
@@ -231,24 +228,24 @@ class PolledProducer:
         self._thread.start()
 
     def ask(self, topic: str) -> KafkaError | None:
-        """Return the broker's error for ``topic``, such as a missing one; blocks."""
+        """Return the broker's error for ``topic``, such as that it is missing; blocks."""
         found = self._handle().list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
         error: KafkaError | None = found.error
         return error
 
     def has_leader(self, topic: str, partition: int) -> bool:
-        """Whether the partition, or each one of the topic for -1, has a leader; blocks."""
+        """Whether the partition has a leader, or for -1 each partition of the topic; blocks."""
         found = self._handle().list_topics(topic, timeout=METADATA_TIMEOUT_S)
         partitions = found.topics[topic].partitions
         asked = [partitions[partition]] if partition in partitions else partitions.values()
         return bool(partitions) and all(one.leader in found.brokers for one in asked)
 
     def reach(self, timeout_s: float) -> bool:
-        """Whether a broker answers within the time; blocks."""
+        """Whether a broker answers within ``timeout_s``; blocks."""
         return bool(self._handle().cluster_id(timeout_s))
 
     def send(self, topic: str, message: Message) -> "asyncio.Future[Outcome]":
-        """Queue one message; raises as the library does when it cannot."""
+        """Queue one message; raises what the library raises."""
         answer: asyncio.Future[Outcome] = self._loop.create_future()
         sent = InFlight(topic, size_of(message), monotonic(), answer)
 
@@ -264,11 +261,11 @@ class PolledProducer:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread has not ended."""
+        """Whether its thread runs."""
         return self._thread.is_alive()
 
     def retire(self) -> None:
-        """End as soon as every sent message is reported."""
+        """End after every sent message is reported."""
         self._retire_by_s = monotonic() + MESSAGE_TIMEOUT_MS / 1000 + CLOSE_TIMEOUT_S
 
     async def aclose(self) -> None:
@@ -316,7 +313,7 @@ class PolledProducer:
         self._reported(self, reports)
 
     def _end(self) -> None:
-        """Report what the library has not, so that its room is free again."""
+        """Report the messages that the library has not reported, so that their room is free again."""
         self._resolve([(sent, _CUT_OFF, -1) for sent in self._open])
 
 
@@ -332,10 +329,7 @@ def unavailable(wait: Any = None) -> Refused:
 
 
 class StalledPartitions:
-    """Decides when a partition has accepted nothing for so long that another producer is tried.
-
-    The first try is free; later ones for the same partition are 30 s to ten minutes apart.
-    """
+    """Decides when another producer is tried for a stalled partition: at once, then after 30 s to ten minutes."""
 
     def __init__(self) -> None:
         self._accepted_s: dict[tuple[str, int], float] = {}
@@ -350,7 +344,7 @@ class StalledPartitions:
             self._tries.pop((topic, partition), None)
 
     def should_renew(self, topic: str, partition: int, sent_s: float, now_s: float) -> bool:
-        """Whether to try another producer, after a message sent at ``sent_s`` timed out."""
+        """Whether to try another producer after a message sent at ``sent_s`` timed out."""
         place = topic, partition
         tries, not_before_s = self._tries.get(place, (0, 0.0))
         if self._accepted_s.get(place, 0.0) > sent_s or now_s < not_before_s:
@@ -362,7 +356,7 @@ class StalledPartitions:
 
 
 class KafkaProducers:
-    """Owns the producers: made on demand, replaced when broken; a topic is checked before its first message."""
+    """Owns the producers: makes them on demand, replaces broken ones, and checks a topic before its first message."""
 
     def __init__(self, settings: KafkaConfig) -> None:
         self._settings = settings
@@ -377,7 +371,7 @@ class KafkaProducers:
         self._retired: list[PolledProducer] = []
 
     async def admit(self, topic: str) -> Refused | None:
-        """Return why nothing can be sent to ``topic`` now. A deadline may interrupt the wait, not the check."""
+        """Return why nothing can be sent to ``topic`` now. A deadline interrupts the wait, not the check."""
         producer = self._producers.get(False)
         if producer is not None and producer.up and not producer.broken and topic in self._topics:
             return None
@@ -399,7 +393,7 @@ class KafkaProducers:
         self._shares.grant()
 
     def send(self, topic: str, message: Message, *, alone: bool = False) -> "asyncio.Future[Outcome]":
-        """Queue a message that ``admit`` let pass and that has room."""
+        """Queue a message after ``admit`` and ``make_room``."""
         try:
             return self._usable(alone=alone).send(topic, message)
         except BaseException:
@@ -407,7 +401,7 @@ class KafkaProducers:
             raise
 
     def timed_out(self, topic: str) -> None:
-        """Reduce a topic to the share of stalled ones until it accepts a message."""
+        """Reduce a topic to the share of stalled topics until it accepts a message."""
         self._shares.note(topic, late=True)
 
     def forget(self, topic: str) -> None:
@@ -415,7 +409,7 @@ class KafkaProducers:
         self._topics.discard(topic)
 
     async def reachable(self, timeout_s: float) -> bool:
-        """Whether some broker answers within the time."""
+        """Whether a broker answers within ``timeout_s``."""
         producer = self._usable()
         if producer.up:
             return True
@@ -426,7 +420,7 @@ class KafkaProducers:
         return producer.up
 
     async def aclose(self) -> None:
-        """Close the producer within a few seconds. Twice is harmless."""
+        """Close the producers within a few seconds. Repeated calls are harmless."""
         for task in list(self._asking.values()):
             task.cancel()
         producers = [*self._retired, *self._producers.values()]
@@ -470,8 +464,8 @@ class KafkaProducers:
     async def _renew(self, producer: PolledProducer, topic: str, partition: int) -> None:
         """Replace a producer that sends a partition's messages to a broker that does not accept them.
 
-        A recreated topic may start with a lower leader epoch, and the library keeps the old leader until it is
-        restarted. While the partition has no leader, another producer would change nothing.
+        A recreated topic can start with a lower leader epoch, and the library keeps the old leader until it is
+        restarted. While the partition has no leader, another producer changes nothing.
         """
         try:
             has_leader = await self._in_thread(lambda: producer.has_leader(topic, partition))

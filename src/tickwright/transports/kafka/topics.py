@@ -1,6 +1,6 @@
-"""Topics: created when missing, refused when unsafe; and the installation that owns a prefix.
+"""Topics: created if missing, refused if unsafe; and the installation that owns a prefix.
 
-Everything here blocks: call it in a thread. Every wait is bounded.
+All functions block, with bounded waits: call them in a thread.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,25 +27,20 @@ CHECK_EVERY_S = 0.05
 POSITIONS = "relay-position"
 EVENTS = "poll-events"
 _BROKERS_CLOCK = {"message.timestamp.type": "LogAppendTime"}
-"""Records carry the broker's clock: ours may be wrong by hours, and the broker would refuse such records."""
+"""Records carry the broker's clock: ours can be wrong by hours, and the broker would refuse such records."""
 
 KEPT_FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 UNCOMPRESSED = {"compression.type": "uncompressed"}
-"""For topics that we read: the broker's size limit then holds for unpacked records. A compressed record of 4 KB could
-unpack to 120 MB and fail each time."""
+"""For topics that we read: the broker's size limit then holds for unpacked records.
+
+A compressed record of 4 KB can unpack to 120 MB and fail each time.
+"""
 
 _POSITION_CONFIG = {**KEPT_FOREVER, **UNCOMPRESSED, "cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
 def prepare_topics(settings: KafkaConfig, topic: str) -> int:
-    """Create and check the topics of polls, poll events and positions.
-
-    Args:
-        settings: Checked.
-        topic: Full name of the polls' topic.
-
-    Returns:
-        How many partitions the polls' topic has.
+    """Create and check the topics of polls, poll events and positions; return the number of partitions of ``topic``.
 
     Raises:
         Rejected: ``kafka_replication_unsafe``, ``kafka_position_topic_unsafe``, ``kafka_topic_compressed``,
@@ -89,7 +84,7 @@ def make_missing(admin: AdminClient, settings: KafkaConfig, wanted: Mapping[str,
 
 
 def translate(error: KafkaException) -> TickwrightError:
-    """Return our error for one of the client library's."""
+    """Return our error for an error of the client library."""
     cause: KafkaError = error.args[0]
     if cause.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
         text = "the brokers' transaction.max.timeout.ms is below our 15 seconds; raise it"
@@ -114,7 +109,7 @@ _FORBIDDEN = frozenset(
 
 
 _DISALLOWED = frozenset({KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG})
-"""Errors for a setting that the brokers' operator has ruled out."""
+"""Errors for a setting that the operator of the brokers forbids."""
 
 
 def _make(
@@ -181,7 +176,7 @@ def _check_configs(admin: AdminClient, settings: KafkaConfig, topic: str, positi
 
 
 def _disable_compression(admin: AdminClient, settings: KafkaConfig, name: str) -> None:
-    """Forbid compressed records in a topic that an earlier release or an operator created."""
+    """Forbid compressed records in an existing topic."""
     entries = [ConfigEntry(*item, incremental_operation=AlterConfigOpType.SET) for item in UNCOMPRESSED.items()]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
     (done,) = admin.incremental_alter_configs([resource], request_timeout=settings.wait_s).values()
@@ -202,14 +197,14 @@ def _unsafe_positions(name: str, problem: str) -> Rejected:
     return Rejected("kafka_position_topic_unsafe", f"the topic {name} is not safe: {problem}", topic=name)
 
 
-# Ownership of a prefix: the first record of a topic that keeps everything, so that Kafka decides which one was first.
+# Ownership of a prefix: the first record of a topic with unlimited retention, so that Kafka decides which was first.
 
 OWNER = "installation"
 POLL_S = 0.25
 
 
 def owner(settings: KafkaConfig, installation: str) -> str:
-    """Return the installation that owns the prefix; a prefix without an owner is given to this one.
+    """Return the installation that owns the prefix. If there is none, this one becomes the owner.
 
     Raises:
         Rejected: ``kafka_not_allowed``, ``kafka_replication_unsafe``. Permanent.

@@ -4,14 +4,14 @@
 
     open:     topics ▶ init_transactions (fences the previous writer) ▶ read the position to its end
     publish:  begin ▶ records ▶ position record ▶ commit
-              │ an error before the commit ─▶ abort ─▶ Aborted   the same producer goes on
-              │ fenced ──────────────────────────────▶ Fenced    stop, give the lease up
+              │ an error before the commit ─▶ abort ─▶ Aborted   the same producer continues
+              │ fenced ──────────────────────────────▶ Fenced    stop, release the lease
               └ any other error ─────────────────────▶ Doubt     this producer is never used again
 
 After a commit that timed out, the transaction may be committed or not. The library also calls some errors abortable
-although the coordinator may have committed before. So after the commit request, no error proves anything. There is no
-call that returns the result, but ``init_transactions`` under the same id waits until Kafka has ended the transaction,
-and the position then shows how. So a producer in doubt is discarded, and the log is opened again. Every call of the
+although the coordinator may have committed before. So after the commit request, no error proves anything, and no call
+returns the result. But ``init_transactions`` under the same id waits until Kafka has ended the transaction, and the
+position then shows the result. So a producer in doubt is discarded, and the log is opened again. Every call of the
 library blocks, so each producer has a thread of its own, and ``wait_s`` bounds each call.
 """
 
@@ -33,7 +33,7 @@ from tickwright.ports.log import NOWHERE, POSITION_UNREADABLE, Aborted, Batch, C
 from tickwright.transports.kafka.config import SHARDS_MAX, TRANSACTION_TIMEOUT_MS, KafkaConfig, log, unavailable
 from tickwright.transports.kafka.topics import POSITIONS, prepare_topics, translate
 
-# The position of a relay: the last committed record of its shard's own partition. These functions block.
+# The position of a relay is the last committed record of its shard's partition. These functions block.
 
 BLOCKED = "kafka_position_blocked"
 TAIL = 200
@@ -49,7 +49,7 @@ _NO_LEADER_YET = frozenset(
 
 
 class _Position(msgspec.Struct):
-    """The value of a record; see docs/messages.md. A number outside the bounds was not written by a relay."""
+    """The value of a record; see docs/messages.md. A relay writes no number outside the bounds."""
 
     batch_no: Annotated[int, Meta(ge=0, le=2**53)]
 
@@ -60,9 +60,9 @@ _decode = msgspec.json.Decoder(_Position).decode
 def read_position(settings: KafkaConfig, shard: int) -> int | None:
     """Return the number of the last committed batch; ``None`` if the topic is missing or has no record for the shard.
 
-    Reads committed records to the end of the partition. Only after the previous writer was fenced is the number final.
-    Records behind an open transaction of another program are not readable yet. Then the position is unknown, and
-    no older one is returned.
+    Reads committed records to the end of the partition. The number is final only after the previous writer was fenced.
+    Records behind an open transaction of another program cannot be read yet. Then the position is unknown, and no older
+    one is returned.
 
     Raises:
         Rejected: ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
@@ -82,7 +82,7 @@ def read_position(settings: KafkaConfig, shard: int) -> int | None:
             return None
         low, high = _bounds(consumer, place, settings.wait_s)  # of readable records
         end = _end(config, place, settings.wait_s)
-        start = max(low, high - TAIL)  # nearly always enough; an uncompacted partition may be long
+        start = max(low, high - TAIL)  # nearly always enough; an uncompacted partition can be long
         found = _last_from(consumer, place, start, end, settings.wait_s)
         if found is not None or start == low:
             return found
@@ -94,7 +94,7 @@ def read_position(settings: KafkaConfig, shard: int) -> int | None:
 
 
 def _bounds(consumer: Consumer, place: TopicPartition, wait_s: float) -> tuple[int, int]:
-    """Return the first and the next offset. A new partition gets its leader a moment later."""
+    """Return the first and the next offset. Waits for the leader of a new partition."""
     deadline = monotonic() + wait_s
     while True:
         try:
@@ -117,7 +117,7 @@ def _end(config: dict[str, Any], place: TopicPartition, wait_s: float) -> int:
 def _last_from(consumer: Consumer, place: TopicPartition, offset: int, end: int, wait_s: float) -> int | None:
     """Return the batch number in the last record from ``offset`` to ``end``.
 
-    The end that Kafka reports first is that of readable records; it is below ``end`` while a transaction is open.
+    Kafka first reports the end of readable records, which is below ``end`` while a transaction is open.
     """
     consumer.assign([TopicPartition(place.topic, place.partition, offset)])
     last: Message | None = None
@@ -162,8 +162,7 @@ def _read(place: TopicPartition, record: Message) -> int:
 
 QUEUE_MESSAGES_MAX = 100_000
 REPORTED_PER_PARTITION = 16
-"""Reports are requested for this many records per partition at each end of a batch; a partition that none of them hits
-has next to no record in the batch."""
+"""Records per partition, at each end of a batch, with a report. A partition without one of them has few records."""
 
 T = TypeVar("T")
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001
@@ -174,10 +173,10 @@ class KafkaLog:
 
     Args:
         settings: Where Kafka is. Checked by ``open``.
-        topic: Full name of the topic that batches go to; it is made when it is missing.
+        topic: Full name of the topic that batches go to; created if missing.
 
     Invariants:
-        KFK-1: a batch and its number are committed together, so the position read back says which batches are in.
+        KFK-1: a batch and its number are committed together, so the position shows which batches are committed.
         KFK-2: after a doubt the producer is never used again.
     """
 
@@ -203,7 +202,7 @@ class KafkaLog:
         return await session.call(lambda: session.begin(self._topic))
 
     async def position(self, shard: int) -> int | None:
-        """Return the number that the topic has for ``shard`` now, without fencing.
+        """Return the current number of ``shard`` in the topic, without fencing.
 
         Raises:
             Rejected: ``kafka_unsafe_option``, ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
@@ -224,11 +223,11 @@ class KafkaLog:
         return outcome
 
     def stands(self, number: int) -> Committed:
-        """Return where the batch stands that was in doubt; nobody else can have sent it since, under our lease."""
+        """Return the places of the batch in doubt. Under our lease, no other process can have sent it since."""
         return self._in_doubt[1] if self._in_doubt[0] == number else NOWHERE
 
     async def close(self) -> None:
-        """Discard the producer; a running call ends within its bounds."""
+        """Discard the producer; a running call ends within its bound."""
         self._in_doubt = (0, NOWHERE)
         self._discard()
 
@@ -239,7 +238,7 @@ class KafkaLog:
 
 
 class _Session:
-    """One producer from ``init_transactions`` to the first doubt, and its thread."""
+    """One producer and its thread, from ``init_transactions`` to the first doubt."""
 
     def __init__(self, settings: KafkaConfig, shard: int) -> None:
         self._settings, self._shard = settings, shard
@@ -287,13 +286,13 @@ class _Session:
         return self._commit(producer, edges)
 
     def _commit(self, producer: Producer, edges: "_BatchEdges") -> Outcome:
-        """Commit. From here on, no error proves that the transaction was not committed."""
+        """Commit. After the commit request, no error proves that the transaction was not committed."""
         try:
             producer.commit_transaction(self._settings.wait_s)
         except KafkaException as error:
             return _fenced(error) or Doubt(_reason(error), Committed(edges.places(), self._partitions))
         finally:
-            with suppress(KafkaException):  # also raises a fatal error; the commit's answer counts
+            with suppress(KafkaException):  # it also raises a fatal error; the commit's answer counts
                 producer.poll(0)  # flushes the library's log
         places = edges.places()
         if places and places[-1].partition >= self._partitions:
@@ -301,7 +300,7 @@ class _Session:
         return Committed(places, self._partitions)
 
     def _count(self, producer: Producer) -> int:
-        """Return how many partitions the topic has now, after an operator added some; 0 without an answer."""
+        """Return the current number of partitions, because an operator can add some; 0 without an answer."""
         try:
             return len(producer.list_topics(self._topic, timeout=self._settings.wait_s).topics[self._topic].partitions)
         except KafkaException:

@@ -1,7 +1,7 @@
 """The transport inside PostgreSQL: a message is a row, durable when the insert has committed.
 
-(topic, message id) is unique, so a resent message changes nothing. The pool belongs to the caller; closing this broker
-closes no connection. Consumers lease messages with a fence and a limit of deliveries.
+(topic, message id) is unique, so a resent message changes nothing. The caller owns the pool; closing this broker closes
+no connection. Consumers lease messages with a fence and a limit of deliveries.
 """
 
 import asyncio
@@ -30,16 +30,13 @@ _CLOSED = Refused("broker_closed", "This broker was closed; nothing was stored."
 _UNAVAILABLE = Refused("database_unavailable", "No connection to the database; nothing was stored.")
 _LOST = Unknown("connection_lost", "The connection broke during the insert; it may have been stored.")
 _LATE = Unknown("timeout", "No answer to the insert within the timeout; it may have been stored.")
-_IN_DOUBT = ("08", "57")  # connection failures and shutdowns: the commit may have happened
+_IN_DOUBT = ("08", "57")  # connection failures and shutdowns: the insert may have committed
 
 Row = tuple[str, str, str | None, str, str, bytes]
 
 
 class PostgresBroker:
     """Stores messages in ``tickwright.messages``.
-
-    Args:
-        pool: Opened and closed by the caller.
 
     Invariants:
         PGB-1: ``Accepted`` means committed.
@@ -64,7 +61,7 @@ class PostgresBroker:
         return (await self.publish_many([message]))[0]
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
-        """Store several, 500 per statement, each statement whole or not at all; outcomes in order."""
+        """Store several, 500 per statement, each statement completely or not at all; outcomes in order."""
         outcomes: list[Outcome] = [_CLOSED] * len(messages)
         if self._closed:
             return outcomes
@@ -74,7 +71,7 @@ class PostgresBroker:
                 rows[index] = _row(message)
             except Rejected as error:
                 outcomes[index] = Refused(error.code, error.message, final=True)
-        # in the order of the unique index, so that two senders of the same ids cannot deadlock
+        # In the order of the unique index, so that two senders of the same ids cannot deadlock.
         indexes = sorted(rows, key=lambda index: rows[index][:2])
         for start in range(0, len(indexes), MESSAGES_PER_INSERT):
             part = indexes[start : start + MESSAGES_PER_INSERT]
@@ -94,7 +91,7 @@ class PostgresBroker:
         return not self._closed
 
     async def aclose(self) -> None:
-        """Store nothing any more; the pool stays open. Twice is harmless."""
+        """Refuse further messages; the pool stays open. Repeated calls are harmless."""
         self._closed = True
 
     async def _insert(self, rows: Sequence[Row], timeout_s: float) -> Outcome:
@@ -129,14 +126,14 @@ class PostgresBroker:
         try:
             yield
         except asyncio.CancelledError:
-            connection.terminate()  # a polite cancel waits for an answer, without a bound
+            connection.terminate()  # an ordinary cancel waits for an answer without a bound
             raise
         finally:
             await self._pool.release(connection)
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with a space for every character that could disturb a terminal or a log line."""
+    """Return ``text`` with a space for every character that can disturb a terminal or a log line."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
@@ -173,7 +170,7 @@ class Delivery:
     Attributes:
         id: The sender's message id; the inbox key of its handler.
         deliveries: 1 for the first delivery.
-        fence: Every later call about this delivery repeats it.
+        fence: Every later call about this delivery passes it.
     """
 
     seq: int
@@ -189,16 +186,14 @@ class Delivery:
 
 
 class PostgresConsumer:
-    """Takes messages of one topic; any number of these share the topic.
+    """Takes messages of one topic; any number of consumers can share a topic.
 
     Args:
-        pool: Opened and closed by the caller.
-        topic: Without the ``pg:``.
         lease: How long other consumers do not get a taken message, by the database's clock; above zero.
-        deliveries_max: A message taken this often without an ack is dead; 1 or more.
+        deliveries_max: A message taken this often without an ack becomes dead; 1 or more.
 
     Invariants:
-        PGC-1: a message has at most one holder whose fence counts.
+        PGC-1: a message has at most one holder with a valid fence.
         PGC-2: ack, nack, release and renew with an old fence change nothing and return false.
         PGC-3: a message is delivered at most ``deliveries_max`` times, released ones not counted.
     """
@@ -217,11 +212,11 @@ class PostgresConsumer:
         self._deliveries_max = deliveries_max
 
     async def take(self, count: int) -> list[Delivery]:
-        """Lease up to ``count`` (1 to 1,000) messages, oldest first; empty when there is none.
+        """Lease up to ``count`` (1 to 1,000) messages, oldest first; empty if there are none.
 
         Raises:
-            OSError, asyncpg.PostgresError: the database is away; take again later. What was
-                leased by a take whose answer was lost comes back when its lease ends.
+            OSError, asyncpg.PostgresError: the database is unavailable. Retry. If the answer of a take is lost, its
+            messages are available again when their leases end.
         """
         rows = await self._pool.fetch(
             _QUERIES["take_messages"], self._topic, min(count, TAKE_MAX), self._lease, self._deliveries_max
@@ -229,24 +224,24 @@ class PostgresConsumer:
         return [_delivery(row) for row in sorted(rows, key=lambda row: row["seq"]) if row["status"] == "ready"]
 
     async def ack(self, delivery: Delivery) -> bool:
-        """Finish it; false if another consumer has it by now."""
+        """Finish it; false if another consumer holds it."""
         return await self._settle("ack_message", delivery)
 
     async def nack(self, delivery: Delivery, error: str, *, delay: timedelta = timedelta(0)) -> bool:
-        """Return it after a failure; dead after the last allowed delivery."""
+        """Return it after a failure. After the last allowed delivery it becomes dead."""
         text = error.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
         return await self._settle("nack_message", delivery, delay, text, self._deliveries_max)
 
     async def release(self, delivery: Delivery) -> bool:
-        """Return it unstarted; this counts as no delivery."""
+        """Return it unstarted; this does not count as a delivery."""
         return await self._settle("release_message", delivery)
 
     async def renew(self, delivery: Delivery) -> bool:
-        """Renew its lease; false means stop: another consumer has it."""
+        """Renew its lease. False means that another consumer holds it: stop."""
         return await self._settle("renew_message", delivery, self._lease)
 
     async def purge(self, *, older_than: timedelta, count: int = TAKE_MAX) -> int:
-        """Delete done messages and return how many; a resend of a deleted one is a new message."""
+        """Delete done messages and return how many. A deleted message that is sent again is a new message."""
         return len(await self._pool.fetch(_QUERIES["purge_messages"], self._topic, older_than, count))
 
     async def _settle(self, query: str, delivery: Delivery, *arguments: object) -> bool:

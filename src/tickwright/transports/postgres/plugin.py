@@ -20,37 +20,37 @@ class PostgresTaskTransport:
         self.destination = f"pg:{topic}"
 
     async def prepare(self) -> None:
-        """Do nothing: a topic inside PostgreSQL exists."""
+        """Do nothing: a topic inside PostgreSQL always exists."""
 
     async def missing(self) -> list[str] | None:
-        """Return nothing: no queue can be missing."""
+        """Return an empty list: no queue can be missing."""
         return []
 
     def queue(self, slots: int) -> "PostgresTaskQueue":
-        """Return the queue as one consumer reads it."""
+        """Return the queue for one consumer."""
         from tickwright.transports.postgres.tasks import PostgresTaskQueue
 
         return PostgresTaskQueue(self._pool, self._topic, slots=slots)
 
     def dead_letters(self) -> "PostgresDeadLetters":
-        """Return its dead letters."""
+        """Return the queue's dead letters."""
         from tickwright.transports.postgres.tasks import PostgresDeadLetters
 
         return PostgresDeadLetters(self._pool, self._topic)
 
 
 class PostgresPlugin(Plugin):
-    """Delivers to ``pg:`` destinations; provides the task queue where no broker does."""
+    """Delivers to ``pg:`` destinations, and provides the task queue if no broker does."""
 
     name = "postgres"
 
     def provide(self, context: Context) -> None:
-        """Offer the task queue, called as it would be in RabbitMQ."""
+        """Offer the task queue, under the name that it has in RabbitMQ."""
         prefix = context.settings.amqp_prefix
         context.ports.offer(TaskTransport, lambda: PostgresTaskTransport(context.pool, f"{prefix}.fanout"))
 
     def brokers(self, context: Context) -> Sequence[Broker]:
-        """Return the broker."""
+        """Return the broker of ``pg:`` destinations."""
         from tickwright.transports.postgres.broker import PostgresBroker
 
         return (PostgresBroker(context.pool),)

@@ -1,5 +1,5 @@
 -- name: put_messages
--- Store messages; one that is there already (topic and id) stays as it is. Index: messages_once.
+-- Store messages; an existing one (same topic and id) stays unchanged. Index: messages_once.
 INSERT INTO tickwright.messages (topic, message_id, key, headers, content_type, payload)
 SELECT topic, message_id, key, headers::jsonb, content_type, payload
   FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[])
@@ -7,7 +7,7 @@ SELECT topic, message_id, key, headers::jsonb, content_type, payload
 ON CONFLICT (topic, message_id) DO NOTHING;
 
 -- name: take_messages
--- Lease up to $2 available messages of a topic, oldest first; one that was delivered too often dies instead.
+-- Lease up to $2 available messages of a topic, oldest first. A message with too many deliveries becomes dead instead.
 -- Index: messages_ready.
 UPDATE tickwright.messages m
    SET status       = CASE WHEN m.deliveries >= $4 THEN 'dead' ELSE 'ready' END,
@@ -23,13 +23,13 @@ RETURNING m.seq, m.topic, m.message_id, m.key, m.headers::text AS headers, m.con
           m.status, m.deliveries, m.fence, m.created_at;
 
 -- name: ack_message
--- Finish a message, if the fence is still the holder's. Index: messages_pkey.
+-- Finish a message if $2 is its fence. Index: messages_pkey.
 UPDATE tickwright.messages SET status = 'done', finished_at = clock_timestamp(), error = NULL
  WHERE seq = $1 AND fence = $2 AND status = 'ready'
 RETURNING seq;
 
 -- name: nack_message
--- Give a message back after a failure, available again after $3; the last allowed delivery makes it dead.
+-- Release a message after a failure, available again after $3. The last allowed delivery makes it dead.
 -- Index: messages_pkey.
 UPDATE tickwright.messages
    SET status       = CASE WHEN deliveries >= $5 THEN 'dead' ELSE 'ready' END,
@@ -41,7 +41,7 @@ UPDATE tickwright.messages
 RETURNING seq;
 
 -- name: release_message
--- Give a message back that was not started; it costs no delivery. Index: messages_pkey.
+-- Release a message that was not started; this does not count as a delivery. Index: messages_pkey.
 UPDATE tickwright.messages
    SET available_at = clock_timestamp(), deliveries = deliveries - 1, fence = fence + 1
  WHERE seq = $1 AND fence = $2 AND status = 'ready'

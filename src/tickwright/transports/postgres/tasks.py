@@ -1,7 +1,7 @@
 """A task queue inside PostgreSQL, for an installation without RabbitMQ.
 
-A taken message has a lease that is renewed; after a crash the lease ends and the message returns. Acknowledged messages
-are deleted: the ledger of fan-out records what ran.
+A taken message has a lease that is renewed; after a crash the lease ends and the message is available again.
+Acknowledged messages are deleted: the ledger of fan-out records the runs.
 """
 
 import asyncio
@@ -38,16 +38,14 @@ _log = structlog.get_logger("tickwright.fanout")
 
 
 class PostgresTaskQueue(LoopService):
-    """Implements :class:`tickwright.ports.task_queue.TaskQueue` on a topic; a service itself.
+    """Implements :class:`tickwright.ports.task_queue.TaskQueue` on a topic. It is a service itself.
 
     Args:
-        pool: Opened and closed by the caller.
-        topic: Without the ``pg:``.
-        slots: Messages in hand at a time, 1 to 1,000.
-        lease: How long a message stays away from others after its holder died; renewed at a third.
+        slots: Messages held at one time, 1 to 1,000.
+        lease: How long a message stays reserved after its holder crashed; renewed every third of it.
 
     Attributes:
-        queued: Messages that nobody holds and dead letters, each counted up to 10,000 within the last 15 seconds.
+        queued: Numbers of available messages and of dead letters, each at most 10,000, counted every 15 seconds.
     """
 
     name = "fanout-tasks"
@@ -72,10 +70,8 @@ class PostgresTaskQueue(LoopService):
             Sample("tickwright_dead_letters", dead, ("fanout",)),
         ]
 
-    # ------------------------------------------------------------------ service
-
     async def _work(self) -> None:
-        """Take messages."""
+        """Take messages and renew their leases."""
         renewed_s = monotonic()
         while not self.stopping.is_set():
             self.wakeup.clear()
@@ -107,7 +103,7 @@ class PostgresTaskQueue(LoopService):
             delivery = _delivery(row)
             self._held.add(delivery)
             self._ready.put_nowait(delivery)
-        if self._quiescing:  # asked to be quiet while the answer was on its way
+        if self._quiescing:  # ``quiesce`` was called during the query
             await self._release_waiting()
 
     async def _renew(self) -> None:
@@ -117,7 +113,7 @@ class PostgresTaskQueue(LoopService):
             await self._pool.fetch(_SQL["renew_tasks"], seqs, fences, self._lease)
 
     async def quiesce(self) -> None:
-        """Take nothing more, and release the messages that are not taken."""
+        """Take no more messages, and release those that no caller has taken."""
         self._quiescing = True
         await self._release_waiting()
 
@@ -126,11 +122,9 @@ class PostgresTaskQueue(LoopService):
             await self.release(delivery)
 
     async def stop(self) -> None:
-        """End; taken messages return when their leases end."""
+        """Stop. Messages that callers hold return when their leases end."""
         self._quiescing = True
         self.request_stop()
-
-    # ------------------------------------------------------------------ TaskQueue
 
     async def take(self) -> Delivery:
         """Wait for the next message."""
@@ -141,7 +135,7 @@ class PostgresTaskQueue(LoopService):
         return await self._settle(delivery, "drop_task")
 
     async def delay(self, delivery: Delivery, by: timedelta) -> bool:
-        """Put it back for later."""
+        """Make it available again after ``by``."""
         return await self._settle(delivery, "delay_task", by, str(delivery.delays + 1))
 
     async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
@@ -152,11 +146,11 @@ class PostgresTaskQueue(LoopService):
     async def release(self, delivery: Delivery) -> None:
         """Return it to the queue at once."""
         self._drop(delivery)
-        with suppress(*UNAVAILABLE):  # else it comes back when its lease ends
+        with suppress(*UNAVAILABLE):  # if this fails, its lease ends
             await self._messages.release(delivery.handle)
 
     async def _settle(self, delivery: Delivery, query: str, *arguments: object) -> bool:
-        """Settle a message; while the database is unavailable this fails, and the message is delivered again."""
+        """Apply a query to a message. If the database is unavailable, return false: the message is delivered again."""
         row: Row = delivery.handle
         try:
             return await self._pool.fetchval(_SQL[query], row.seq, row.fence, *arguments) is not None
@@ -191,17 +185,17 @@ class PostgresDeadLetters:
         self._pool, self._topic = pool, topic
 
     async def peek(self, limit: int) -> Peeked:
-        """Return the oldest ones."""
+        """Return the oldest dead letters."""
         [[count]] = await self._ask("count_dead")
         dead = []
         for row in await self._ask("peek_dead", limit):
             headers = json.loads(row["headers"])
             reason = str(headers.get(REASON, "delivery_limit"))
             dead.append(DeadMessage(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"])))
-        return Peeked(dead, max(int(count), len(dead)))  # some may have died since they were counted
+        return Peeked(dead, max(int(count), len(dead)))  # some can die after the count
 
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
-        """Put them back into the queue."""
+        """Return dead letters to the queue."""
         wanted = None if message_ids is None else [*message_ids]
         return [row["message_id"] for row in await self._ask("requeue_dead", wanted, limit)]
 

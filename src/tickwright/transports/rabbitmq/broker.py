@@ -1,9 +1,8 @@
 """RabbitMQ: confirmed, mandatory, persistent publishes with one outcome per message.
 
-Decides from the confirm, the return and the state of the connection. *Accepted* needs a confirm
-and no return, because RabbitMQ confirms what it could not route. While RabbitMQ is unavailable or
-blocked, messages are refused at once instead of piling up. Messages to a destination that confirms late
-use another connection.
+The confirm, the return and the state of the connection decide. *Accepted* needs a confirm and no return, because
+RabbitMQ also confirms messages that it could not route. While RabbitMQ is unavailable or blocked, messages are refused
+at once and do not accumulate. Messages to a destination that confirms late use another connection.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from tickwright.transports.rabbitmq.stalled_destinations import BLOCKED, Stalled
 
 WINDOW = 500
 LATE_MAX = 16
-"""Late confirms of one channel that retire the connection: RabbitMQ stops reading behind 32 of one queue."""
+"""Late confirms of one channel that retire the connection. RabbitMQ stops reading the channel at 32 of one queue."""
 BODY_BYTES_MAX = 16 * 1024 * 1024
 ID_BYTES_MAX = 255
 
@@ -36,7 +35,7 @@ class RabbitBroker:
         url: ``amqp://user:password@host:port/vhost`` or ``amqps://…``.
 
     Invariants:
-        RMQ-3: at most 500 messages wait for a confirm at one time; late ones do not count, nor stalled destinations.
+        RMQ-3: at most 500 messages wait for a confirm at one time; late messages and stalled destinations do not count.
         RMQ-4: a publish ends within ``message.timeout``, whatever RabbitMQ does.
     """
 
@@ -60,7 +59,7 @@ class RabbitBroker:
         return (await self.publish_many([message]))[0]
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
-        """Publish several, joined into few writes, with a window of 500 outstanding confirms; outcomes in order."""
+        """Publish several in few writes, with a window of 500 outstanding confirms; outcomes in order."""
         if self._closed:
             return [_CLOSED] * len(messages)
         outcomes: list[Outcome] = [_CLOSED] * len(messages)
@@ -78,7 +77,7 @@ class RabbitBroker:
         return outcomes
 
     async def ready(self) -> bool:
-        """Whether there is, or within a second can be, a connection that takes messages."""
+        """Whether a connection that accepts messages exists, or can be opened within a second."""
         if self._closed:
             return False
         try:
@@ -89,7 +88,7 @@ class RabbitBroker:
             return False
 
     async def aclose(self) -> None:
-        """Close the connection within a few seconds. Twice is harmless."""
+        """Close the connections within a few seconds. Repeated calls are harmless."""
         self._closed = True
         await asyncio.gather(self._publisher.aclose(), self._stalled.aclose())
 
@@ -123,11 +122,8 @@ class PublishBatch:
     """The messages of one call for one exchange: sent once, many per write, as fast as confirms free slots.
 
     Args:
-        publisher: The connection.
         stalled: Destinations that use another connection.
-        window: One slot per message, of every sender, that waits for a confirm and is not late.
-        exchange: Of all publications.
-        publications: At least one.
+        window: Shared by all senders: one slot per message that waits for a confirm and is not late.
     """
 
     def __init__(
@@ -146,7 +142,7 @@ class PublishBatch:
         self._left = deque(publications)
 
     async def send(self, deadline: float) -> list[Outcome]:
-        """Return one outcome per publication, in order, no later than ``deadline`` of the loop's clock."""
+        """Return one outcome per publication, in order, before ``deadline`` (clock of the event loop)."""
         unsent, unconfirmed = _NOT_SENT, _LATE
         try:
             async with asyncio.timeout_at(deadline):
@@ -158,7 +154,7 @@ class PublishBatch:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            unconfirmed = NO_CONFIRM  # cancelled by the library, not by the caller
+            unconfirmed = NO_CONFIRM  # the library cancelled it, not the caller
         finally:
             for publication in self._letters:
                 publication.give_up()
@@ -168,7 +164,7 @@ class PublishBatch:
         ]
 
     async def _send_all(self) -> Refused | None:
-        """Send until nothing is left, or return why the rest cannot be sent. Stalled destinations come last."""
+        """Send all, or return why the rest cannot be sent. Stalled destinations come last."""
         while self._left:
             self._set_aside()
             while self._left:
@@ -196,14 +192,14 @@ class PublishBatch:
                 return channel
             if await self._publisher.blocked():
                 return BLOCKED
-            self._set_aside()  # more destinations may have stalled meanwhile
+            self._set_aside()  # more destinations can have stalled since
             some = channel.next_batch(self._left, slots)
             await channel.send(some, self._window.release)
         finally:
             sent = sum(publication.answer is not None for publication in some)
             for _ in range(sent):
                 self._left.popleft()
-            for _ in range(slots - sent):  # the others are released with their answers
+            for _ in range(slots - sent):  # the answers release the others
                 self._window.release()
         if self._left and not some:
             await channel.wait_for_id(self._left[0].message.id)

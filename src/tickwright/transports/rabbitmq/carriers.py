@@ -1,4 +1,4 @@
-"""The queues of capabilities in RabbitMQ, as the ports that capabilities ask for."""
+"""The queues of capabilities in RabbitMQ, as the ports that capabilities use."""
 
 from collections.abc import Sequence
 
@@ -22,29 +22,25 @@ class RabbitTaskTransport:
         self.destination = f"amqp:{self._names.exchange}/{TASK_KEY}"
 
     async def prepare(self) -> None:
-        """Make the exchange and the queues where they are missing."""
+        """Declare the exchange and the queues if they are missing."""
         await prepare(self._url, self._names)
 
     async def missing(self) -> list[str] | None:
-        """Return which queues do not exist; ``None`` when none does."""
+        """Return the missing queues; ``None`` if all are missing."""
         missing = await examine(self._url, self._names)
         return None if len(missing) == len(self._names.queues()) else missing
 
     def queue(self, slots: int) -> RabbitTaskQueue:
-        """Return the queue as one consumer reads it."""
+        """Return the queue for one consumer."""
         return RabbitTaskQueue(self._url, self._names, slots=slots)
 
     def dead_letters(self) -> RabbitDeadLetters:
-        """Return its dead letters."""
+        """Return the queue's dead letters."""
         return RabbitDeadLetters(self._url, self._names)
 
 
 class RabbitReportTransport:
-    """A :class:`tickwright.ports.transports.ReportTransport`.
-
-    Args:
-        slots: Announcements that one listener takes at a time.
-    """
+    """A :class:`tickwright.ports.transports.ReportTransport`; a listener holds ``slots`` announcements at one time."""
 
     def __init__(self, url: str, prefix: str, *, slots: int) -> None:
         self._url, self._prefix, self._slots = url, prefix, slots
@@ -52,7 +48,7 @@ class RabbitReportTransport:
         self.everyone, self.exchange = f"amqp:{self._names.broadcast}/", self._names.exchange
 
     async def prepare(self, listeners: Sequence[str]) -> None:
-        """Make the exchanges and the queues of these listeners."""
+        """Declare the exchanges and the queues of these listeners."""
         await prepare(self._url, self._names, *(ReportNames(self._prefix, name) for name in listeners))
 
     def queue(self, listener: str) -> RabbitTaskQueue:
@@ -60,5 +56,5 @@ class RabbitReportTransport:
         return RabbitTaskQueue(self._url, ReportNames(self._prefix, listener), slots=self._slots)
 
     def dead_letters(self) -> RabbitDeadLetters:
-        """Return announcements that were dead-lettered."""
+        """Return the dead letters of announcements."""
         return RabbitDeadLetters(self._url, self._names)

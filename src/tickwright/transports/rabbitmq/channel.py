@@ -1,14 +1,14 @@
-"""Publishing to one exchange over a channel of its own, and what each answer of the broker means.
+"""Publishing to one exchange over a channel of its own, and the meaning of each answer of the broker.
 
-A publish to an exchange that does not exist makes RabbitMQ close the channel and drop every outstanding confirm on
-it. With one channel per exchange, one wrong destination cannot put the others in doubt.
+A publish to an exchange that does not exist makes RabbitMQ close the channel and drop its outstanding confirms. One
+channel per exchange keeps a wrong destination from putting other messages in doubt.
 
-This module writes frames, many messages at a time, and enters them into the client library's registers of
-outstanding confirms; the library reads confirms and returns.
+This module writes frames, many messages at a time, and adds them to the client library's registers of outstanding
+confirms. The library reads confirms and returns.
 
-A message whose caller gave up stays in those registers until RabbitMQ confirms it or the channel closes. It counts
-here, because RabbitMQ counts it as well: while one queue owes a channel 32 confirms, RabbitMQ stops reading from that
-channel, and soon from the whole connection.
+A message whose caller gave up stays in those registers until RabbitMQ confirms it or the channel closes. It counts here
+because RabbitMQ counts it too: while one queue owes a channel 32 confirms, RabbitMQ stops reading from that channel,
+and soon from the whole connection.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _END = b"\xce"
 _FRAME = Struct(">BHI")  # kind, channel, bytes of payload
 _BASIC_PUBLISH = Struct(">HHH").pack(60, 40, 0)
 _MANDATORY = b"\x01"
-_CONTENT = Struct(">HHQH")  # class, weight, bytes of body, which properties follow
+_CONTENT = Struct(">HHQH")  # class, weight, bytes of body, flags of the properties that follow
 _BASIC = 60
 _PROPERTIES = 0x8000 | 0x2000 | 0x1000 | 0x0080  # content type, headers, delivery mode, message id
 _PERSISTENT = b"\x02"
@@ -51,10 +51,9 @@ def publish_frame(channel: int, exchange: str, routing_key: str) -> bytes:
 
 
 def content_header(message: Message) -> bytes:
-    """Return the content of the header frame. It cannot be cut, and RabbitMQ closes the connection if it is too large.
+    """Return the content of the header frame, which cannot be split. RabbitMQ closes the connection if it is too large.
 
-    Args:
-        message: Id, content type and names of headers have at most 255 bytes, and everything can be encoded.
+    The id, the content type and the names of headers have at most 255 bytes, and all texts can be encoded.
     """
     table = b"".join([_short(name) + b"S" + _long(value) for name, value in message.headers.items()])
     properties = _short(message.content_type) + _LENGTH.pack(len(table)) + table + _PERSISTENT + _short(message.id)
@@ -62,14 +61,7 @@ def content_header(message: Message) -> bytes:
 
 
 def content_frames(channel: int, header: bytes, body: bytes, frame_bytes_max: int) -> list[bytes]:
-    """Return the header and the body, which is cut where the connection asks for it.
-
-    Args:
-        channel: Number of the channel.
-        header: Of ``content_header``, at most ``frame_bytes_max``.
-        body: Of the same message.
-        frame_bytes_max: Of one frame, without its own eight bytes.
-    """
+    """Return the header and the body as frames of at most ``frame_bytes_max``, without their own eight bytes."""
     starts = range(0, len(body), frame_bytes_max)
     pieces = [_frame(_BODY, channel, body[start : start + frame_bytes_max]) for start in starts]
     return [_frame(_HEADER, channel, header), *pieces]
@@ -117,7 +109,7 @@ class Publication:
 
     Attributes:
         header: Content of its header frame.
-        answer: ``None`` while nothing was sent; cancelled when the caller gave up.
+        answer: ``None`` before it is sent; cancelled after ``give_up``.
         refused: Why it was not sent.
     """
 
@@ -128,12 +120,12 @@ class Publication:
     refused: Refused | None = None
 
     def give_up(self) -> None:
-        """Stop waiting. An answer that has arrived stays."""
+        """Stop waiting. An answer that has arrived remains."""
         if self.answer is not None:
             self.answer.cancel()
 
     def outcome(self) -> Outcome | None:
-        """Return what the answer means; ``None`` without an answer, or after ``give_up``."""
+        """Return the outcome of the answer; ``None`` without an answer, or after ``give_up``."""
         if self.answer is None or not self.answer.done() or self.answer.cancelled():
             return None
         error = self.answer.exception()
@@ -147,11 +139,11 @@ class ConfirmObserver(Protocol):
     """Is notified which destinations of a channel confirm in time, and which do not."""
 
     def late(self, channel: "ExchangeChannel", routing_keys: set[str]) -> None:
-        """Messages with these keys have waited for their confirms for five seconds."""
+        """Report that messages with these keys have waited for confirms for five seconds."""
         ...
 
     def confirmed(self, channel: "ExchangeChannel", routing_key: str) -> None:
-        """A message with this key was confirmed, in time."""
+        """Report that a message with this key was confirmed in time."""
         ...
 
 
@@ -159,17 +151,17 @@ class ExchangeChannel:
     """Publishes to one exchange and waits for the confirm of each message.
 
     Invariants:
-        RMQ-1: ``Accepted`` means confirmed and routed: mandatory, and no return came.
+        RMQ-1: ``Accepted`` means confirmed and routed: mandatory, and not returned.
         RMQ-2: two messages with one id are never in flight together, because the id identifies a return.
     """
 
     def __init__(self, channel: Channel, exchange: str, watcher: "ConfirmObserver") -> None:
         self._channel, self.exchange, self._watcher = channel, exchange, watcher
         self._in_flight: dict[str, asyncio.Future[Any]] = {}
-        self._keys: dict[int, str] = {}  # tag to routing key, of what is not confirmed and not late yet
+        self._keys: dict[int, str] = {}  # tag to routing key, of messages neither confirmed nor late
         self._slots: dict[int, Callable[[], None]] = {}
-        self._late: dict[int, float] = {}  # tag to when it became late
-        self._written: deque[tuple[float, int]] = deque()  # when which tags and those before them are late
+        self._late: dict[int, float] = {}  # tag to the instant at which it became late
+        self._written: deque[tuple[float, int]] = deque()  # instants at which a tag and all earlier ones are late
         self._timer: asyncio.TimerHandle | None = None
         self._retired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         channel.closing.add_done_callback(self._closed)
@@ -178,7 +170,7 @@ class ExchangeChannel:
     async def open(
         cls, connection: AbstractConnection, exchange: str, watcher: "ConfirmObserver"
     ) -> "ExchangeChannel | Refused":
-        """Open a channel and check that the exchange exists. The caller bounds the time."""
+        """Open a channel and check that the exchange exists. The caller sets the timeout."""
         if connection.transport is None:
             raise ConnectionError
         channel = await connection.transport.connection.channel(publisher_confirms=True, on_return_raises=True)
@@ -195,7 +187,7 @@ class ExchangeChannel:
 
     @property
     def alive(self) -> bool:
-        """Whether it is in use and open; the connection's register shows a close before the channel's flag."""
+        """Whether it is in use and open. The connection's register shows a close before the channel's flag."""
         channel = self._channel
         return (
             not self._retired.done()
@@ -222,7 +214,7 @@ class ExchangeChannel:
 
     @property
     def late_for_s(self) -> float:
-        """Seconds since the oldest late message became late."""
+        """Return the seconds since the oldest late message became late."""
         return asyncio.get_running_loop().time() - next(iter(self._late.values())) if self.late_count else 0.0
 
     @property
@@ -231,14 +223,14 @@ class ExchangeChannel:
         return list(self._in_flight.values())
 
     def retire(self) -> None:
-        """Accept no more messages, unblock callers in ``send``, and free all slots. Answers may still arrive."""
+        """Accept no more messages, unblock callers in ``send``, and free all slots. Answers can still arrive."""
         if not self._retired.done():
             self._retired.set_result(None)
         for tag in list(self._slots):
             self._free_slot(tag)
 
     def next_batch(self, publications: Iterable[Publication], most: int) -> list[Publication]:
-        """Return the next ones to write together: no id twice, and none whose id is in flight."""
+        """Return the next publications to write together: no id twice, and none whose id is in flight."""
         some: list[Publication] = []
         ids: set[str] = set()
         write_bytes = 0
@@ -252,14 +244,14 @@ class ExchangeChannel:
         return some
 
     async def wait_for_room(self) -> None:
-        """Return when an answer may have arrived, at most 0.1 s later."""
+        """Wait for an answer, at most 0.1 s."""
         if self._in_flight:
             await asyncio.wait(self.in_flight, timeout=ROOM_STEP_S, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(ROOM_STEP_S)
 
     async def wait_for_id(self, message_id: str) -> None:
-        """Return when no message with this id is in flight."""
+        """Wait until no message with this id is in flight."""
         while (other := self._in_flight.get(message_id)) is not None:
             await asyncio.wait({other})
 
@@ -267,31 +259,31 @@ class ExchangeChannel:
         """Write the publications and return when the socket has taken them.
 
         Afterwards all publications have an ``answer`` or none has. Without one nothing was sent: the channel was
-        closed, or the caller was cancelled. One whose header exceeds a frame is refused and left out.
+        closed, or the caller was cancelled. A publication whose header exceeds a frame is refused and not sent.
 
         Args:
             publications: No id twice, and none whose id is in flight; joined into one write.
-            free_slot: Called once per sent publication: when its answer has arrived, was given up or is late, or
-                when the channel is retired.
+            free_slot: Called once per sent publication: when its answer has arrived, was given up or is late, or when
+                the channel is retired.
         """
         drained = self._channel.create_future()
         frame = ChannelFrame(self._bytes(publications), should_close=False, drain_future=drained)
         try:
             async with self._channel.lock:
-                # Not in put(): callers of a retired channel would wait there until their deadline.
+                # ``put`` would keep callers of a retired channel waiting until their deadline.
                 while self.alive and self._channel.write_queue.full():  # noqa: ASYNC110  the queue has no event
                     await asyncio.sleep(QUEUE_STEP_S)
                 if self.alive and publications:
                     self._channel.write_queue.put_nowait(frame)
                     self._register(publications, free_slot)  # no await since the put: no answer can have arrived
                     await asyncio.wait({drained, self._retired}, return_when=asyncio.FIRST_COMPLETED)
-        except (AMQPError, RuntimeError):  # of the lock: the channel is closed
+        except (AMQPError, RuntimeError):  # from the lock: the channel is closed
             return
         finally:
             drained.cancel()
 
     async def aclose(self) -> None:
-        """Close the channel; the caller bounds the time. Twice is harmless."""
+        """Close the channel; the caller sets the timeout. Repeated calls are harmless."""
         await self._channel.close()
 
     def _bytes(self, publications: Sequence[Publication]) -> bytes:
@@ -326,7 +318,7 @@ class ExchangeChannel:
     def _answered(self, message_id: str, tag: int, answer: "asyncio.Future[Any]") -> None:
         if not answer.cancelled():
             key = self._keys.pop(tag, None)
-            error = answer.exception()  # retrieved also when no caller waits any more
+            error = answer.exception()  # marks the exception as retrieved, also if no caller waits
             if key is not None and (error is not None or not isinstance(answer.result(), Refused | Unknown)):
                 self._watcher.confirmed(self, key)
         if self._channel.message_id_delivery_tag.get(message_id) == tag:
@@ -341,7 +333,7 @@ class ExchangeChannel:
             free_slot()
 
     def _watch(self, tag: int) -> None:
-        """Check in five seconds which messages written by now are late; one timer for all."""
+        """Check in five seconds which of the messages written so far are late. One timer serves all."""
         due_s = math.ceil((asyncio.get_running_loop().time() + LATE_S) / LATE_STEP_S) * LATE_STEP_S
         if self._written and self._written[-1][0] >= due_s:
             self._written.pop()
@@ -369,7 +361,7 @@ class ExchangeChannel:
         self._watcher.late(self, set(late.values()))
 
     def _closed(self, closing: "asyncio.Future[Any]") -> None:
-        """Refuse the message only if it was alone: among several, any one may have closed the channel."""
+        """Refuse the message only if it was alone: among several, any can have closed the channel."""
         error = None if closing.cancelled() else closing.exception()
         alone = sum(not answer.done() for answer in self._in_flight.values()) == 1
         self._lost(_BLAME.get(type(error), NO_CONFIRM) if alone and error else NO_CONFIRM)

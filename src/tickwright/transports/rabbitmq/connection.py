@@ -24,7 +24,7 @@ HEARTBEAT_S = 15
 DRAIN_S_MAX = 30.0
 CHANNELS_MAX = 128
 
-FAILURES = (AMQPError, RuntimeError, OSError)  # a closed connection or channel is a RuntimeError in aiormq
+FAILURES = (AMQPError, RuntimeError, OSError)  # aiormq raises RuntimeError for a closed connection or channel
 T = TypeVar("T")
 _log = structlog.get_logger("tickwright.rabbitmq")
 
@@ -37,10 +37,7 @@ def unavailable(wait: timedelta | None = None) -> Refused:
 
 @contextmanager
 def losses_as_failures() -> Iterator[None]:
-    """Turn the ways in which the library ends calls on a lost connection into one of ``FAILURES``.
-
-    The library cancels the call, or raises a bare ``Exception`` when it knows no reason.
-    """
+    """Raise one of ``FAILURES`` where the library cancels a call or raises ``Exception`` for a lost connection."""
     try:
         yield
     except asyncio.CancelledError:
@@ -55,7 +52,7 @@ def losses_as_failures() -> Iterator[None]:
 
 
 class _Sockets(TransportFactory):
-    """Opens the socket of one connection and keeps it, so that it can be aborted."""
+    """Opens the socket of one connection and keeps it for ``abort``."""
 
     def __init__(self, inner: TransportFactory) -> None:
         self._inner = inner
@@ -67,7 +64,7 @@ class _Sockets(TransportFactory):
         return reader, self._writer
 
     def abort(self) -> None:
-        """Abort the socket, with everything that was not sent yet. Twice is harmless."""
+        """Abort the socket, with all unsent data. Repeated calls are harmless."""
         if self._writer is not None:
             self._writer.transport.abort()
 
@@ -84,15 +81,13 @@ class _Connection(aio_pika.Connection):
 class Publisher:
     """Owns one connection and one channel per exchange.
 
-    aio-pika's robust connection is not used: while it reconnects, a publish waits or fails, whereas a relay needs
+    It does not use aio-pika's robust connection: while that reconnects, a publish waits or fails, but a relay needs
     *refused, nothing was sent* at once.
 
     Args:
-        url: Of RabbitMQ.
-        watcher: Notified by every channel.
-        name: The connection's name in RabbitMQ.
-        channels_max: Above it, idle channels are closed to make room.
-        full: The answer when no channel is idle; ``None`` opens another one all the same.
+        watcher: Every channel notifies it.
+        channels_max: Above this number, idle channels are closed.
+        full: The answer if no channel is idle; ``None`` opens another one anyway.
     """
 
     def __init__(
@@ -115,12 +110,7 @@ class Publisher:
         self._pause = Pause()
 
     async def channel(self, exchange: str, key: str | None = None) -> ExchangeChannel | Refused:
-        """Return an open channel. The caller's deadline may interrupt the wait, not the opening.
-
-        Args:
-            exchange: The exchange to publish to.
-            key: Opens a separate channel for this routing key.
-        """
+        """Return an open channel, or a separate one for ``key``. A deadline interrupts the wait, not the opening."""
         channel = self._channels.get((exchange, key))
         if channel is not None and channel.alive and self._alive(self._connection):
             return channel
@@ -140,7 +130,7 @@ class Publisher:
             self.start(_close(channel))
 
     def retire(self) -> None:
-        """Use another connection from now on. This one closes once its callers have their answers or gave up."""
+        """Use another connection from now on. The old one closes after its callers have their answers or gave up."""
         connection, self._connection = self._connection, None
         channels = [*self._channels.values()]
         self._channels.clear()
@@ -151,7 +141,7 @@ class Publisher:
             self.start(_drain(connection, channels))
 
     async def connection(self) -> _Connection | Refused:
-        """Return the live connection, or a refusal while RabbitMQ is unavailable."""
+        """Return the open connection, or a refusal while RabbitMQ is unavailable."""
         if self._connection is not None and self._alive(self._connection):
             return self._connection
         if self._connecting is None:
@@ -174,7 +164,7 @@ class Publisher:
         return False
 
     async def aclose(self) -> None:
-        """Close the connection within two seconds. Twice is harmless."""
+        """Close the connection within two seconds. Repeated calls are harmless."""
         under_way: set[asyncio.Task[Any]] = {*self._opening.values(), *self._closing}
         if self._connecting is not None:
             under_way.add(self._connecting)
@@ -189,7 +179,7 @@ class Publisher:
 
     @staticmethod
     def _alive(connection: AbstractConnection | None) -> bool:
-        """Check the layer below as well: aio-pika's own flag does not change when the socket breaks."""
+        """Check the layer below too: aio-pika's flag does not change when the socket breaks."""
         if connection is None or connection.is_closed or connection.transport is None:
             return False
         return not connection.transport.connection.is_closed
@@ -226,7 +216,7 @@ class Publisher:
                             channel = await ExchangeChannel.open(connection, exchange, self._watcher)
                 except FAILURES as error:
                     if connection is not self._connection:
-                        continue  # it was retired meanwhile
+                        continue  # it was retired during the call
                     if isinstance(error, TimeoutError):
                         self.retire()
                     return unavailable()
@@ -247,7 +237,7 @@ class Publisher:
         return True
 
     def start(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Run it in the background; ``aclose`` waits for it, bounded."""
+        """Run ``closing`` in the background; ``aclose`` waits for it, bounded."""
         task = _start(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

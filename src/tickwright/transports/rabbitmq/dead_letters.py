@@ -1,10 +1,10 @@
-"""The dead letters of a queue: how many, which and why, and back into the queue.
+"""The dead letters of a queue: count, list and requeue them.
 
 A queue has no index. Browsing takes messages one by one without acknowledging them, and closing the channel returns all
-of them in order. Other readers do not see them meanwhile, so browsing is bounded.
+of them in order. Meanwhile other readers do not see them, so browsing is bounded.
 
-RabbitMQ reports a channel as closed before its messages are back, because a quorum queue writes that to disk first. So
-browsing ends when they are back: otherwise the next call would find none.
+RabbitMQ reports a channel as closed before its messages are available, because a quorum queue first writes to disk. So
+browsing waits until they are available: otherwise the next call would find none.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ PEEK_BYTES_MAX = 64 * 1024 * 1024
 PEEK_S_MAX = 5.0
 """Other callers wait for it; only crafted messages take that long."""
 REQUEUE_S_MAX = 20.0
-"""Longer, because the next call reads again what stays at the head of the queue."""
+"""Longer, because the next call reads the head of the queue again."""
 TEXT_SHOWN_CHARS_MAX = 1000
 RETURN_WAIT_S = 2.0
-"""Longer than a slow disk writes, shorter than a user of the dashboard waits; another process may hold some."""
+"""Longer than a write to a slow disk, shorter than a user of the dashboard waits. Another process can hold some."""
 RETURN_STEP_S = 0.01
 
 _BROKER_REASONS = {
@@ -62,14 +62,14 @@ _BROKER_REASONS = {
 class RabbitDeadLetters:
     """Implements :class:`tickwright.ports.dead_letters.DeadMessages`; connects for each call, one at a time.
 
-    Bodies are shown up to 256 KiB. A peek reads 64 MiB of messages, headers included, for five seconds at most, and one
-    message more; ``Peeked.total`` says that there are others. ``requeue`` reads the oldest 10,000, for twenty
-    seconds at most, and one message more. A message that is put back is in both queues for a moment; a crash there
-    leaves two under one id: at least once.
+    Bodies are shown up to 256 KiB. A peek stops after the message that reaches 64 MiB, headers included, or five
+    seconds; ``Peeked.total`` counts the others too. ``requeue`` reads the oldest 10,000 and stops after the message
+    that reaches twenty seconds. A message that is being requeued is in both queues for a moment; a crash then leaves
+    two under one id (at least once).
 
     Invariants:
         RMQ-10: a dead letter is acknowledged only when its copy in the queue is confirmed.
-        RMQ-11: unacknowledged messages are back when the call returns, unless another process holds some.
+        RMQ-11: unacknowledged messages are available when the call returns, unless another process holds some.
     """
 
     def __init__(self, url: str, names: DeadNames) -> None:
@@ -77,10 +77,7 @@ class RabbitDeadLetters:
         self._one_at_a_time = asyncio.Lock()
 
     async def peek(self, limit: int) -> Peeked:
-        """Return the oldest ones, at most 1,000, and leave them where they are.
-
-        Those that another process reads at the moment are neither shown nor counted.
-        """
+        """Return the oldest dead letters, at most 1,000, in place. Those that another process reads do not count."""
         found: list[DeadMessage] = []
         room_bytes = PEEK_BYTES_MAX
         async with self._browse() as browse:
@@ -93,14 +90,14 @@ class RabbitDeadLetters:
         return Peeked(found, browse.count)
 
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
-        """Put them back into the queue, the oldest first, with a fresh delivery count; return their ids.
+        """Requeue dead letters, oldest first, with a new delivery count; return their ids.
 
-        One whose routing key leads to no queue stays where it is, and so do later ones of that key, which are not
-        published. After twenty seconds it returns what it has moved.
+        If no queue has the routing key of a message, it stays, and so do later ones of that key, which are not
+        published. After twenty seconds the call returns what it has moved.
 
         Raises:
             Unavailable: ``rabbitmq_unavailable``, or why RabbitMQ accepts no message (``unroutable``: none of them).
-                Retry; what was moved before stays moved.
+                Retry; messages that were moved stay moved.
         """
         wanted = None if message_ids is None else set(message_ids)
         moved: list[str] = []
@@ -126,7 +123,7 @@ class RabbitDeadLetters:
         return moved
 
     async def _move(self, browse: "_Browse", forwarder: Forwarder, one: DeliveredMessage, key: str) -> str | None:
-        """Move one and return its id; ``None`` if no queue has its key, and it stays."""
+        """Move one and return its id; ``None`` if no queue has its key and it stays."""
         copy = copy_of(one.body, one.header.properties, {}, without=OUR_HEADERS)
         outcome = await forwarder.forward(copy, self._names.exchange, key)
         if outcome is UNROUTABLE:
@@ -150,18 +147,14 @@ class RabbitDeadLetters:
 
 
 class _Browse:
-    """Messages taken over one channel, and returned at the end.
-
-    Attributes:
-        count: How many were ready at the start.
-    """
+    """Messages taken over one channel, and returned at the end; ``count`` were ready at the start."""
 
     def __init__(self, channel: AbstractChannel, queue: str, count: int) -> None:
         self.count = count
         self._channel, self._queue, self._dropped = channel, queue, 0
 
     async def oldest(self, most: int) -> AsyncIterator[DeliveredMessage]:
-        """Take at most as many as there were at the start: a consumer may dead-letter a requeued one at once."""
+        """Take at most ``count`` messages: a consumer can dead-letter a requeued one at once."""
         for _ in range(min(most, self.count)):
             one: DeliveredMessage = await _within(self._channel.basic_get(self._queue))
             if not isinstance(one.delivery, Basic.GetOk):
@@ -169,12 +162,12 @@ class _Browse:
             yield one
 
     async def drop(self, one: DeliveredMessage) -> None:
-        """Acknowledge it: its copy is stored."""
+        """Acknowledge it after its copy is stored."""
         await _within(self._channel.basic_ack(one.delivery_tag or 0))
         self._dropped += 1
 
     async def return_all(self, connection: AbstractConnection) -> None:
-        """Return when the others are back, at most two seconds later. Never raises: the work is done."""
+        """Wait until the others are available, at most two seconds. Never raises, because the work is done."""
         await close_quietly(self._channel)
         until = monotonic() + RETURN_WAIT_S
         with suppress(*FAILURES):
@@ -213,10 +206,10 @@ def _key(names: DeadNames, one: DeliveredMessage) -> str:
 
 
 def _why(names: DeadNames, headers: Mapping[str, Any]) -> tuple[str, str, float | None]:
-    """Return reason, text and instant: the broker's if it moved the message itself, ours otherwise.
+    """Return reason, text and instant: the broker's if the broker moved the message, ours otherwise.
 
-    A copy that we dead-letter has no ``x-death``. If that header names one of our queues, the broker moved the
-    message, and other headers come from the publisher.
+    A copy that we dead-letter has no ``x-death``. If that header names one of our queues, the broker moved the message,
+    and other headers come from the publisher.
     """
     deaths = headers.get("x-death")
     for death in deaths if isinstance(deaths, list) else ():

@@ -1,7 +1,7 @@
-"""Forwarding of messages to another queue: to delay them, to dead-letter them or to requeue them.
+"""Forwarding of messages to another queue, to delay, dead-letter or requeue them.
 
-The original may be acknowledged once RabbitMQ has confirmed the copy and has not returned it. Copies use a separate
-connection: during a memory or disk alarm RabbitMQ stops reading from publishing connections, and acknowledgements must
+The original can be acknowledged once RabbitMQ has confirmed the copy and has not returned it. Copies use a separate
+connection: during a memory or disk alarm RabbitMQ stops reading from publishing connections, but acknowledgements must
 still arrive.
 """
 
@@ -66,7 +66,7 @@ class Copy(NamedTuple):
 def copy_of(body: bytes, found: Basic.Properties, headers: Mapping[str, Any], *, without: frozenset[str]) -> Copy:
     """Return the message with its id, texts and headers, without what the broker added.
 
-    Also left out: the time to live (it would end a delay early), the user id (the broker compares it with ours), and
+    Also omitted: the time to live (it would end a delay early), the user id (the broker compares it with ours), and
     headers that cannot be encoded.
     """
     kept = {
@@ -87,7 +87,7 @@ def copy_of(body: bytes, found: Basic.Properties, headers: Mapping[str, Any], *,
 
 
 def dead_letter_headers(reason: str, text: str, *, delays: int) -> dict[str, Any]:
-    """Return the headers of a dead letter: reason code, text, time, and number of delays."""
+    """Return the headers of a dead letter: reason code, text, time and number of delays."""
     return {
         REASON_HEADER: reason[:REASON_CHARS_MAX],
         TEXT_HEADER: text[:TEXT_CHARS_MAX],
@@ -97,13 +97,13 @@ def dead_letter_headers(reason: str, text: str, *, delays: int) -> dict[str, Any
 
 
 def delay_headers(delivery: Delivery) -> tuple[int, dict[str, Any]]:
-    """Return the number of redeliveries, earlier copies included, and the headers of the next copy."""
+    """Return the number of redeliveries, including earlier copies, and the headers of the next copy."""
     again = (as_count(delivery.headers.get(REDELIVERIES_HEADER)) or 0) + delivery.deliveries - 1
     return again, {DELAYS_HEADER: delivery.delays + 1, REDELIVERIES_HEADER: again}
 
 
 class Forwarder:
-    """Owns the connection for copies; it is opened with the first one.
+    """Owns the connection for copies; the first copy opens it.
 
     Invariants:
         RMQ-5: ``Accepted`` means confirmed and not returned.
@@ -120,7 +120,7 @@ class Forwarder:
         self._in_flight: dict[str, asyncio.Future[None]] = {}
 
     async def forward(self, copy: Copy, exchange: str, routing_key: str) -> Outcome:
-        """Publish a copy. A deleted queue or exchange is declared again, once."""
+        """Publish a copy. Declare a deleted queue or exchange again, once."""
         outcome = await self._publish(copy, exchange, routing_key)
         if outcome is UNROUTABLE:
             self._retire(self._channel)
@@ -128,7 +128,7 @@ class Forwarder:
         return outcome
 
     async def aclose(self) -> None:
-        """Close the connection within two seconds. Twice is harmless."""
+        """Close the connection within two seconds. Repeated calls are harmless."""
         under_way = {*self._closing, *([] if self._opening is None else [self._opening])}
         for task in under_way:
             task.cancel()
@@ -185,7 +185,7 @@ class Forwarder:
         return _ACCEPTED
 
     async def _blocked(self) -> bool:
-        """Whether RabbitMQ accepts no messages now; it reports an alarm at the first publish."""
+        """Whether RabbitMQ accepts no messages now. It reports an alarm at the first publish."""
         if self._connection is None or self._connection.is_closed:
             return False
         try:
@@ -196,7 +196,7 @@ class Forwarder:
         return False
 
     async def _open(self) -> AbstractChannel | None:
-        """Return the channel. A caller's timeout ends its wait, not the opening."""
+        """Return the channel. A caller's timeout interrupts the wait, not the opening."""
         if self._channel is not None and not self._channel.is_closed:
             return self._channel
         if self._opening is None:
@@ -229,7 +229,7 @@ class Forwarder:
             self._close(channel)
 
     def _close(self, channel: AbstractChannel | None) -> None:
-        """Close it in the background: RabbitMQ may not answer while a confirm is outstanding."""
+        """Close it in the background, because RabbitMQ may not answer while a confirm is outstanding."""
         if channel is not None:
             closing = asyncio.get_running_loop().create_task(close_quietly(channel))
             self._closing.add(closing)

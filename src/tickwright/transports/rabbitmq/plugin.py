@@ -16,7 +16,7 @@ ANNOUNCEMENTS_AT_ONCE = 20
 
 
 def _check_amqp_url(url: str) -> None:
-    """Refuse what can never be RabbitMQ; nothing of the URL is repeated, for it may hold a password."""
+    """Refuse a URL that cannot be RabbitMQ's. The text omits the URL, which can hold a password."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in {"amqp", "amqps"} and bool(parts.hostname) and parts.port != 0
@@ -39,13 +39,13 @@ class RabbitSettings(SettingsPart):
 
 
 class RabbitPlugin(Plugin):
-    """Delivers to ``amqp:`` destinations; provides the task queue and the exchanges of reports."""
+    """Delivers to ``amqp:`` destinations, and provides the task queue and the exchanges of reports."""
 
     name = "rabbitmq"
     settings = RabbitSettings
 
     def provide(self, context: Context) -> None:
-        """Offer the queues, where RabbitMQ is configured."""
+        """Offer the queues, if RabbitMQ is configured."""
         mine = context.settings.part(RabbitSettings)
         if mine.amqp_url is None:
             return
@@ -54,7 +54,7 @@ class RabbitPlugin(Plugin):
         context.ports.offer(ReportTransport, lambda: _report_exchange(url, context.settings.amqp_prefix))
 
     def brokers(self, context: Context) -> Sequence[Broker]:
-        """Return the broker, where RabbitMQ is configured."""
+        """Return the broker, if RabbitMQ is configured."""
         url = context.settings.part(RabbitSettings).amqp_url
         if url is None:
             return ()
@@ -67,7 +67,7 @@ class RabbitPlugin(Plugin):
         return (settings.amqp_prefix,)
 
     def ownerships(self, context: Context) -> Sequence[Ownership]:
-        """Return the prefix of exchanges and queues."""
+        """Return the ownership of the prefix of exchanges and queues."""
         mine = context.settings.part(RabbitSettings)
         if mine.amqp_url is None:
             return ()

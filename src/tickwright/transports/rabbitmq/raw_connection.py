@@ -1,7 +1,7 @@
-"""Reading and forwarding messages of unknown origin, one layer below aio-pika.
+"""Reading and forwarding of messages of unknown origin, one layer below aio-pika.
 
-RabbitMQ checks a few properties of a message and passes the bytes of the others through. This module leaves out
-properties that it cannot decode: a message that breaks the connection would be redelivered on the next one.
+RabbitMQ checks a few properties of a message and passes the bytes of the others through. This module omits properties
+that it cannot decode: a message that breaks the connection would be redelivered on the next one.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ _NAME = "tickwright-name"
 _SIZED = {b"S", b"x", b"A", b"F"}
 """Kinds of values that start with their length."""
 _WIDEST = 8
-"""Bytes of the longest of the others."""
+"""Largest size in bytes of the other kinds."""
 _unmarshal = Basic.Properties.unmarshal
 
 
 def properties_bytes(properties: Basic.Properties) -> int:
-    """Return how many bytes the properties of a received message had, headers included."""
+    """Return the size of a received message's properties in bytes, headers included."""
     return getattr(properties, _BYTES, 0)
 
 
@@ -56,7 +56,7 @@ def _unmarshal_tolerantly(properties: Basic.Properties, flags: int, data: bytes)
 
 
 def _value_at(data: bytes, offset: int) -> tuple[int, Any]:
-    """Return how many bytes a value has, its kind included, and the value."""
+    """Return the size of a value in bytes, including its kind, and the value."""
     sized = data[offset : offset + 1] in _SIZED
     size = int.from_bytes(data[offset + 1 : offset + 5], "big") + 4 if sized else _WIDEST
     return decode.embedded_value(data[offset : offset + 1 + size])
@@ -89,19 +89,19 @@ def _end_of(data: bytes) -> int:
     return end
 
 
-# For each value of a table or an array, the library copies all that follows: 120,000 values in one header block the
-# process for most of a second.
+# For each value of a table or an array, the library copies all bytes that follow: 120,000 values in one header block
+# the process for most of a second.
 decode.METHODS["table"] = decode.TABLE_MAPPING[b"F"] = _field_table
 decode.METHODS["array"] = decode.TABLE_MAPPING[b"A"] = _field_array
 
 
-# The library closes the connection over a timestamp beyond the year 9999 or an id that is not UTF-8. RabbitMQ then
+# The library closes the connection on a timestamp beyond the year 9999 or an id that is not UTF-8. RabbitMQ then
 # delivers the message again, and every other unacknowledged message comes closer to its delivery limit.
 Basic.Properties.unmarshal = _unmarshal_tolerantly  # type: ignore[method-assign, assignment]
 
 
 def _readable_name(data: bytes) -> tuple[int, str]:
-    """Read a name. Its text has at most 255 bytes, too, so that it can be sent again."""
+    """Read a name. Its text has at most 255 bytes, so that it can be sent again."""
     end = 1 + data[0]
     try:
         return end, data[1:end].decode()
@@ -109,7 +109,7 @@ def _readable_name(data: bytes) -> tuple[int, str]:
         return end, data[1:end].decode(errors="replace").replace("\ufffd", "?")
 
 
-# The library also closes the connection over a routing key that is not UTF-8.
+# The library also closes the connection on a routing key that is not UTF-8.
 decode.METHODS[_NAME] = _readable_name
 for _frame in (Basic.Deliver, Basic.GetOk, Basic.Return):
     _frame._exchange = _frame._routing_key = _NAME  # noqa: SLF001
@@ -121,11 +121,7 @@ def unanswered(doing: str) -> Unavailable:
 
 
 async def connect(url: str, name: str) -> AbstractConnection:
-    """Return a new connection that RabbitMQ knows as ``name``, within five seconds.
-
-    Raises:
-        One of ``FAILURES``: retry after a pause.
-    """
+    """Return a new connection with this name, within five seconds. Raises one of ``FAILURES``: retry after a pause."""
     address = URL(url)
     if "heartbeat" not in address.query:
         address = address.update_query(heartbeat=HEARTBEAT_S)
@@ -135,7 +131,7 @@ async def connect(url: str, name: str) -> AbstractConnection:
 
 
 async def open_channel(connection: AbstractConnection, *, confirms: bool = False) -> AbstractChannel:
-    """Return a new channel, within five seconds. Raises as :func:`connect` does."""
+    """Return a new channel, within five seconds. Raises what :func:`connect` raises."""
     with losses_as_failures():
         async with asyncio.timeout(CHANNEL_TIMEOUT_S):
             return await connection.channel(publisher_confirms=confirms)
@@ -150,11 +146,7 @@ async def close_quietly(thing: AbstractConnection | AbstractChannel) -> None:
 
 @asynccontextmanager
 async def short_connection(url: str, name: str, doing: str) -> AsyncIterator[AbstractConnection]:
-    """Connect for one task and close the connection afterwards.
-
-    Raises:
-        Unavailable: ``rabbitmq_unavailable``: RabbitMQ did not answer while connecting or ``doing``. Retry.
-    """
+    """Connect for one task, then close. Raises ``Unavailable`` (``rabbitmq_unavailable``): retry."""
     try:
         connection = await connect(url, name)
     except FAILURES:
@@ -179,7 +171,6 @@ class Subscription:
     Attributes:
         over: Set when the channel is lost or the queue was deleted.
         tag: Of the consumer; ``None`` while no message can arrive.
-        begun_s: When it was opened (monotonic).
     """
 
     connection: AbstractConnection
@@ -190,7 +181,7 @@ class Subscription:
 
     @classmethod
     async def open(cls, url: str, name: str) -> "Subscription":
-        """Connect and open a channel. Raises one of ``FAILURES`` and then leaves no connection open."""
+        """Connect and open a channel. If it raises one of ``FAILURES``, it leaves no connection open."""
         connection = await connect(url, name)
         try:
             return cls(connection, await open_channel(connection))
@@ -203,7 +194,7 @@ class Subscription:
         return not (self.over.is_set() or self.channel.is_closed or self.connection.is_closed)
 
     async def send(self, request: Callable[[AbstractChannel], Awaitable[Any]]) -> bool:
-        """Send a request; a connection that does not accept it within five seconds is lost."""
+        """Send a request. A connection that does not accept it within five seconds is lost."""
         try:
             with losses_as_failures():
                 async with asyncio.timeout(CHANNEL_TIMEOUT_S):
@@ -214,7 +205,7 @@ class Subscription:
         return self.is_alive()
 
     async def counts(self, *queues: str) -> list[int] | None:
-        """Return how many messages of each queue are ready. A missing queue closes the channel."""
+        """Return the number of ready messages of each queue. A missing queue closes the channel."""
         found: list[int] = []
 
         async def ask(channel: AbstractChannel) -> None:
@@ -227,11 +218,7 @@ class Subscription:
 
 @dataclass(eq=False, slots=True)
 class UnackedMessage:
-    """A message that is not settled yet.
-
-    Attributes:
-        settled: It is settled or being settled.
-    """
+    """A message that is not settled yet; ``settled`` is true while it is being settled."""
 
     subscription: Subscription
     tag: int
@@ -254,13 +241,13 @@ class UnackedMessage:
         return await self.subscription.send(lambda channel: channel.basic_nack(self.tag, requeue=True))
 
     async def reject(self) -> bool:
-        """Let RabbitMQ dead-letter it."""
+        """Make RabbitMQ dead-letter it."""
         self.settled = True
         return await self.subscription.send(lambda channel: channel.basic_reject(self.tag, requeue=False))
 
 
 def delivery_of(subscription: Subscription, message: DeliveredMessage) -> Delivery:
-    """Return a received message as a delivery, whatever its publisher put into the properties."""
+    """Return a received message as a delivery, whatever its properties contain."""
     found = message.header.properties
     headers = found.headers or {}
     return Delivery(
@@ -280,10 +267,5 @@ def delays_of(headers: Mapping[str, Any]) -> int:
 
 
 def deliveries_of(count: Any, *, again: bool) -> int:
-    """Return how often a message was delivered, this time included.
-
-    Args:
-        count: The header ``x-delivery-count``. A publisher may have written it, so it counts only for a redelivery.
-        again: Whether RabbitMQ marks this as a redelivery.
-    """
+    """Return the number of deliveries. A publisher can write ``count``, so it is used only for redeliveries."""
     return (as_count(count) or 1) + 1 if again else 1

@@ -1,7 +1,7 @@
 """Stalled destinations, whose confirms are late, and the connection that carries their messages.
 
-RabbitMQ stops reading a connection on which one queue owes too many confirms, so such a queue shares neither a channel
-nor a connection with healthy ones. docs/adr/0028-silent-queues.md has the reasons.
+RabbitMQ stops reading a connection on which one queue owes too many confirms. So such a queue shares no channel and no
+connection with healthy ones. docs/adr/0028-silent-queues.md has the reasons.
 """
 
 from collections import deque
@@ -15,13 +15,13 @@ from tickwright.transports.rabbitmq.channel import ExchangeChannel, Publication
 from tickwright.transports.rabbitmq.connection import Publisher
 
 STALLED_WINDOW = 16
-"""Messages that wait for a confirm in one stalled destination: half of what makes RabbitMQ stop reading the channel."""
+"""Unconfirmed messages per stalled destination: half of the number at which RabbitMQ stops reading the channel."""
 STALLED_CHANNELS_MAX = 1000
 STALLED_MAX = 10_000
 STALLED_WAIT_S = 10.0
 """How long messages wait for a slot behind a late one; then others are refused at once."""
 RENEW_S = 60.0
-"""A channel whose confirms are late for longer is replaced: they might never come, even if the queue recovers."""
+"""A channel whose confirms are late for longer is replaced: they may never arrive, even if the queue recovers."""
 
 BLOCKED = Refused("broker_blocked", "RabbitMQ accepts no messages now (memory or disk alarm); nothing was sent.")
 STALLED = Refused("broker_silent", "RabbitMQ has not confirmed earlier messages to this destination; nothing was sent.")
@@ -43,15 +43,15 @@ class StalledDestinations:
         )
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether any destination is stalled."""
         return bool(self._keys)
 
     def has(self, exchange: str, routing_key: str) -> bool:
-        """Whether this destination is one of them."""
+        """Whether this destination is stalled."""
         return (exchange, routing_key) in self._keys
 
     def add(self, exchange: str, routing_keys: AbstractSet[str]) -> None:
-        """Use the other connection for these destinations from now on."""
+        """Use the separate connection for these destinations from now on."""
         for key in routing_keys:
             if (exchange, key) not in self._keys:
                 _log.warning("rabbitmq.destination_stalled", destination=f"amqp:{exchange}/{key}")
@@ -60,7 +60,7 @@ class StalledDestinations:
             del self._keys[next(iter(self._keys))]
 
     def late(self, channel: ExchangeChannel, routing_keys: set[str]) -> None:
-        """Do nothing: the channel counts them."""
+        """Do nothing: the channel counts late messages."""
 
     def confirmed(self, channel: ExchangeChannel, routing_key: str) -> None:
         """Return the destination to the ordinary connection, unless other messages are still late."""
@@ -71,7 +71,7 @@ class StalledDestinations:
     async def send(self, exchange: str, routing_key: str, publications: deque[Publication]) -> None:
         """Send as fast as the small window allows, or set ``refused`` on the rest.
 
-        The destination confirms again if any are left in ``publications``: send those over the ordinary connection.
+        If any remain in ``publications``, the destination confirms again: send those over the ordinary connection.
         """
         while publications and self.has(exchange, routing_key):
             channel = await self._publisher.channel(exchange, routing_key)
@@ -93,7 +93,7 @@ class StalledDestinations:
                 publications.popleft()
 
     async def aclose(self) -> None:
-        """Close the connection within two seconds. Twice is harmless."""
+        """Close the connection within two seconds. Repeated calls are harmless."""
         await self._publisher.aclose()
 
     async def _refused(self, channel: ExchangeChannel | Refused) -> Refused | None:

@@ -8,9 +8,9 @@
                                          ├──dead───▶ copy among the dead letters, confirmed, then ack
                                          └──release▶ queue, at once
 
-RabbitMQ counts every delivery that ends without an ack, including a release, and dead-letters a message after eleven
-of them. So a message that cannot be delayed by a copy is not released, which would use these up within a second: it is
-parked here, unacknowledged, and handed out again after the delay. When the connection is lost, RabbitMQ redelivers all.
+RabbitMQ counts every delivery that ends without an ack, including a release, and dead-letters a message after eleven of
+them. If no copy can delay a message, a release would use these up within a second. So the message is parked here,
+unacknowledged, and handed out again after the delay. When the connection is lost, RabbitMQ redelivers all.
 """
 
 import asyncio
@@ -50,11 +50,10 @@ UNACKED_AGE_MAX = timedelta(minutes=15)
 
 
 class RabbitTaskQueue:
-    """Implements :class:`tickwright.ports.task_queue.TaskQueue` ; a service itself.
+    """Implements :class:`tickwright.ports.task_queue.TaskQueue`. It is a service itself.
 
     Args:
-        names: Of the queue, its delays and its dead letters.
-        slots: Unsettled messages at a time, 1 to 10,000: the prefetch.
+        slots: Unsettled messages at one time, 1 to 10,000: the prefetch.
         unacked_age_max: A parked message is released after this time; well below RabbitMQ's limit of half an hour.
 
     Attributes:
@@ -99,7 +98,7 @@ class RabbitTaskQueue:
 
     @property
     def waiting(self) -> int:
-        """How many messages have arrived and are not taken yet."""
+        """Number of messages that have arrived and are not taken."""
         return self._ready.qsize()
 
     def samples(self) -> Sequence[Sample]:
@@ -112,8 +111,6 @@ class RabbitTaskQueue:
             return own
         waiting, dead = self.queued
         return [*own, Sample(gauges.waiting, waiting), Sample("tickwright_dead_letters", dead, (gauges.dead_kind,))]
-
-    # ------------------------------------------------------------------ service
 
     async def run(self) -> None:
         """Consume until stopped; reconnect after a pause of 0.1 to 10 seconds.
@@ -139,7 +136,7 @@ class RabbitTaskQueue:
             await self._unsubscribe()
 
     async def quiesce(self) -> None:
-        """Stop consuming, and release the messages that are not taken."""
+        """Stop consuming, and release the messages that no caller has taken."""
         self._quiescing = True
         subscription = self._subscription
         if subscription is not None and subscription.is_alive() and subscription.tag is not None:
@@ -150,7 +147,7 @@ class RabbitTaskQueue:
             await self.release(delivery)
 
     async def stop(self) -> None:
-        """Close the connections; RabbitMQ redelivers what was not acknowledged."""
+        """Close the connections; RabbitMQ redelivers unacknowledged messages."""
         self._quiescing = True
         self._stopping.set()
         await self._unsubscribe()
@@ -177,7 +174,7 @@ class RabbitTaskQueue:
                 await over.wait()
 
     def _reset_pause(self) -> None:
-        """Reset the pause once a connection has lasted; one that is lost at once lengthens it."""
+        """Reset the pause once a connection has lasted. A connection that is lost at once lengthens it."""
         subscription = self._subscription
         if subscription is not None and subscription.is_alive() and monotonic() - subscription.begun_s >= STEADY_S:
             self._pause.succeeded()
@@ -193,7 +190,7 @@ class RabbitTaskQueue:
             self._log.warning(f"{self._capability}.rabbitmq_unavailable", error=type(error).__name__)
             await self._unsubscribe()
             return
-        self._pause.failed()  # until it has lasted
+        self._pause.failed()  # until the connection has lasted
         self._log.info(f"{self._capability}.consuming", queue=self._names.queue, slots=self._slots)
 
     async def _consume(self, subscription: Subscription) -> None:
@@ -221,10 +218,8 @@ class RabbitTaskQueue:
             subscription.over.set()
             await close_quietly(subscription.connection)
 
-    # ------------------------------------------------------------------ out
-
     async def take(self) -> Delivery:
-        """Wait for the next message, however long RabbitMQ is unavailable. A cancelled call takes none."""
+        """Wait for the next message, even while RabbitMQ is unavailable. A cancelled call takes none."""
         while True:
             delivery = await self._ready.get()
             if delivery.handle.can_settle():
@@ -237,17 +232,15 @@ class RabbitTaskQueue:
         else:
             self._ready.put_nowait(delivery)
 
-    # ------------------------------------------------------------------ and back
-
     async def ack(self, delivery: Delivery) -> bool:
         """Acknowledge it."""
         message: UnackedMessage = delivery.handle
         return message.can_settle() and await message.ack()
 
     async def delay(self, delivery: Delivery, by: timedelta) -> bool:
-        """Put a copy into a delay queue, or park the message here if that fails. Takes ten seconds at most.
+        """Put a copy into a delay queue, or park the message here if that fails. Takes at most ten seconds.
 
-        RabbitMQ counts a copy's deliveries from zero. A header carries the count on, so that the limit is reached.
+        RabbitMQ counts a copy's deliveries from zero. A header continues the count, so that the limit is reached.
         """
         message: UnackedMessage = delivery.handle
         again, more = delay_headers(delivery)
@@ -263,7 +256,7 @@ class RabbitTaskQueue:
         return message.subscription.is_alive()
 
     async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
-        """Put a copy among the dead letters. If that fails, RabbitMQ moves the message, without the reason."""
+        """Put a copy among the dead letters. If that fails, RabbitMQ dead-letters the message, without the reason."""
         message: UnackedMessage = delivery.handle
         if not message.can_settle():
             return False
@@ -286,7 +279,7 @@ class RabbitTaskQueue:
             await message.requeue()
 
     async def _forwarded(self, message: UnackedMessage, copy: Copy, exchange: str, routing_key: str) -> bool:
-        """Whether the copy is stored durably. The original counts as settled meanwhile."""
+        """Store a copy; return whether it is durable. Meanwhile the original counts as settled."""
         message.settled = True
         outcome: Accepted | Refused | Unknown | None = None
         try:
@@ -302,7 +295,7 @@ class RabbitTaskQueue:
         return False
 
     async def _park(self, delivery: Delivery, by: timedelta) -> None:
-        """Hand it out again later; release it once it is unacknowledged for too long."""
+        """Hand it out again later, or release it if it has been unacknowledged for too long."""
         message: UnackedMessage = delivery.handle
         if self._quiescing or monotonic() - message.since_s > self._held_max_s:
             await self.release(delivery)

@@ -1,4 +1,4 @@
-"""Exchanges and queues: what has to exist, its declaration, and the names of fan-out's and reports' task queues.
+"""Exchanges and queues: what must exist, its declaration, and the names of fan-out's and reports' task queues.
 
 Arguments of a queue cannot be changed afterwards. Fan-out:
 
@@ -8,7 +8,7 @@ Arguments of a queue cannot be changed afterwards. Fan-out:
         ▲                            │ delay(): a copy, confirmed
         └──after 1, 10 or 60 s── tickwright.fanout.delay.1s .10s .60s
 
-All queues are quorum queues, and the broker moves messages *at least once*: it keeps one until the next queue has
+All queues are quorum queues, and the broker moves messages *at least once*: it keeps a message until the next queue has
 confirmed it. That needs ``x-overflow=reject-publish`` and RabbitMQ 3.10 or newer.
 """
 
@@ -49,7 +49,7 @@ class Gauges(NamedTuple):
 
 
 class Topology(Protocol):
-    """What has to exist."""
+    """What must exist."""
 
     def exchanges(self) -> Mapping[str, str]:
         """Return every exchange with its type."""
@@ -69,7 +69,7 @@ class QueueNames(Topology, Protocol):
 
     @property
     def capability(self) -> str:
-        """The first word of log events and probes."""
+        """Prefix of log events and probes."""
         ...
 
     @property
@@ -79,17 +79,17 @@ class QueueNames(Topology, Protocol):
 
     @property
     def gauges(self) -> Gauges | None:
-        """Gauges of the consumer; ``None`` for none."""
+        """Gauges of the consumer, or ``None``."""
         ...
 
     @property
     def queue(self) -> str:
-        """What consumers read."""
+        """Name of the queue that consumers read."""
         ...
 
     @property
     def key(self) -> str:
-        """The routing key of its messages, also of its dead letters."""
+        """The routing key of its messages and of its dead letters."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class QueueNames(Topology, Protocol):
 
 
 class DeadNames(Topology, Protocol):
-    """A queue of dead letters, and where they are requeued."""
+    """A queue of dead letters, and the exchange for requeuing them."""
 
     @property
     def dead(self) -> str:
@@ -117,11 +117,11 @@ class DeadNames(Topology, Protocol):
 
     @property
     def key(self) -> str:
-        """The routing key of all messages; empty: each keeps its own."""
+        """The routing key of all messages; if empty, each message keeps its own."""
         ...
 
     def reads(self, queue: str) -> bool:
-        """Whether consumers read this queue, so that its dead messages come here."""
+        """Whether consumers read this queue, so that its dead letters arrive here."""
         ...
 
 
@@ -152,12 +152,12 @@ class FanoutNames:
 
     @property
     def exchange(self) -> str:
-        """Where tasks are published, under ``task``."""
+        """The exchange to which tasks are published, under ``task``."""
         return f"{self.prefix}.fanout"
 
     @property
     def queue(self) -> str:
-        """What consumers read."""
+        """Name of the queue that consumers read."""
         return f"{self.prefix}.fanout"
 
     @property
@@ -166,7 +166,7 @@ class FanoutNames:
         return f"{self.prefix}.fanout.dead"
 
     def delay(self, by: timedelta) -> str:
-        """Return the queue whose delay is the longest that is not longer than ``by``; the shortest is one second."""
+        """Return the delay queue with the longest delay up to ``by``; the shortest is one second."""
         fitting = [one for one in DELAYS_S if one <= by.total_seconds()]
         return self.delay_queue(max(fitting, default=DELAYS_S[0]))
 
@@ -194,12 +194,12 @@ class FanoutNames:
         return [Binding(self.dead, self.dead, TASK_KEY), Binding(self.queue, self.exchange, TASK_KEY)]
 
     def reads(self, queue: str) -> bool:
-        """Whether it is the queue."""
+        """Whether it is the queue of tasks."""
         return queue == self.queue
 
 
 async def declare(channel: AbstractChannel, *wanted: Topology) -> None:
-    """Declare what is missing, within ten seconds. A refusal closes the channel.
+    """Declare missing exchanges, queues and bindings, within ten seconds. A refusal closes the channel.
 
     Raises:
         Rejected: ``queue_differs`` (it exists with another argument), ``queue_forbidden``. Permanent.
@@ -216,7 +216,7 @@ async def declare(channel: AbstractChannel, *wanted: Topology) -> None:
 
 
 async def prepare(url: str, *wanted: Topology) -> None:
-    """Declare over a separate connection, so that a process that starts fails at once.
+    """Declare over a separate connection, so that a starting process fails at once.
 
     Raises:
         Rejected: As :func:`declare`. Permanent.
@@ -227,7 +227,7 @@ async def prepare(url: str, *wanted: Topology) -> None:
 
 
 async def examine(url: str, *wanted: Topology) -> list[str]:
-    """Return the queues that are missing. Declares nothing.
+    """Return the missing queues. Declares nothing.
 
     Raises:
         Rejected: As :func:`declare`. Permanent.
@@ -249,7 +249,7 @@ async def examine(url: str, *wanted: Topology) -> list[str]:
 
 
 def _all(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """Return what several topologies have, shared items once."""
+    """Merge the items of several topologies."""
     return {name: value for part in parts for name, value in part.items()}
 
 
@@ -304,9 +304,9 @@ def _forbidden(doing: str, name: str) -> Rejected:
 #         │                                 ▼
 #         └──after 10 s── tickwright.reports.<listener>.delay.10s
 #
-# The record in PostgreSQL decides; a message only speeds things up. So a queue without a consumer may forget: a message
-# lives for a day, and what is missing is announced again at least once in an hour. Dead letters live for a week, and
-# above ten thousand the oldest are dropped. All are quorum queues, and moves are at least once.
+# The record in PostgreSQL decides; a message only reduces latency. So a queue without a consumer can lose messages: a
+# message lives for a day, and missing reports are announced again at least once an hour. Dead letters live for a week,
+# and above ten thousand the oldest are dropped. All queues are quorum queues, and moves are at least once.
 
 DELAY_S = 10
 MESSAGE_LIFE = timedelta(days=1)
@@ -343,7 +343,7 @@ class ReportExchanges:
         return f"{self.prefix}.reports.dead"
 
     def exchanges(self) -> dict[str, str]:
-        """Return the three exchanges."""
+        """Return the three exchanges with their types."""
         return {self.dead: "fanout", self.broadcast: "fanout", self.exchange: "direct"}
 
     def queues(self) -> dict[str, dict[str, Any]]:
@@ -352,7 +352,7 @@ class ReportExchanges:
         return {self.dead: {"x-queue-type": "quorum", "x-delivery-limit": UNLIMITED_DELIVERIES, **bounds}}
 
     def bindings(self) -> list[Binding]:
-        """Return its binding, for every key."""
+        """Return the binding of dead letters, for every key."""
         return [Binding(self.dead, self.dead, "")]
 
     def reads(self, queue: str) -> bool:
@@ -376,7 +376,7 @@ class ReportNames:
     prefix: str
     listener: str
     capability: ClassVar[str] = "reports"
-    gauges: ClassVar[None] = None  # dead letters are shared by all listeners
+    gauges: ClassVar[None] = None  # all listeners share the dead letters
 
     def __post_init__(self) -> None:
         if not _LISTENER.fullmatch(self.listener) or self.listener == "dead":
@@ -385,12 +385,12 @@ class ReportNames:
 
     @property
     def shared(self) -> ReportExchanges:
-        """What all listeners share."""
+        """The exchanges and dead letters that all listeners share."""
         return ReportExchanges(self.prefix)
 
     @property
     def service(self) -> str:
-        """One service per listener."""
+        """Name of the service; one per listener."""
         return f"reports-messages-{self.listener}"
 
     @property
@@ -413,8 +413,8 @@ class ReportNames:
         """The queue that delays by ten seconds."""
         return f"{self.queue}.delay.{DELAY_S}s"
 
-    def delay(self, by: timedelta) -> str:  # noqa: ARG002  there is one
-        """Return the one delay queue, whatever the delay: its messages leave it in order."""
+    def delay(self, by: timedelta) -> str:  # noqa: ARG002  the queue is always the same
+        """Return the only delay queue, whatever the delay, because messages leave a queue in order."""
         return self.delay_queue
 
     def exchanges(self) -> dict[str, str]:
@@ -448,15 +448,15 @@ _CURRENT = re.compile(r"but current is (?:the value )?'[^']*\.installation\.([^'
 
 
 def owner_exchange(prefix: str) -> str:
-    """Return the name of the exchange that names the owner of ``prefix``."""
+    """Return the name of the exchange that records the owner of ``prefix``."""
     return f"{prefix}.installation"
 
 
 async def owner(url: str, prefix: str, installation: str) -> str:
-    """Return the installation that owns ``prefix``; a prefix without an owner is given to this one, atomically.
+    """Return the installation that owns ``prefix``. If there is none, this one becomes the owner, atomically.
 
     Raises:
-        Rejected: ``queue_forbidden``, this user may not declare it. Permanent.
+        Rejected: ``queue_forbidden``: this user may not declare it. Permanent.
         Unavailable: ``rabbitmq_unavailable``. Retry.
     """
     name = owner_exchange(prefix)
@@ -467,7 +467,7 @@ async def owner(url: str, prefix: str, installation: str) -> str:
                     channel = await open_channel(connection)
                     arguments: dict[str, Any] = {
                         "alternate-exchange": f"{name}.{installation}"
-                    }  # that one need not exist
+                    }  # the alternate exchange need not exist
                     await channel.exchange_declare(name, exchange_type="fanout", durable=True, arguments=arguments)
         except ChannelPreconditionFailed as error:
             found = _CURRENT.search(str(error))

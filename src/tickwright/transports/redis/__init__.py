@@ -1,1 +1,1 @@
-"""Redis: an accelerator, never the authority; README.md has the keys and what happens when they are lost."""
+"""Redis: an accelerator, never the authority; README.md has the keys and the effects of their loss."""

@@ -1,11 +1,11 @@
-"""Run claims and publish marks of fan-out in Redis, each change one script for a chunk of them.
+"""Run claims and publish marks of fan-out in Redis; each change is one script for a chunk of them.
 
-Redis knows no sessions, so a run claim lives for ten seconds and is renewed. It is a field in the hash of its entity.
-What succeeds while the ledger is unavailable is kept in a hash of its own until the ledger has it.
+Redis has no sessions, so a run claim lives for ten seconds and is renewed. It is a field in the hash of its entity. A
+success that happens while the ledger is unavailable is kept in a separate hash until the ledger has it.
 
-A mark is a key for a window of an entity: absent, ``p:<token>`` (claimed, with a short life) or ``d:<token>``
-(published, for the window and more). Redis may forget any of it: then a task runs, or a window is published, twice at
-worst, and consumers drop the second.
+A publish mark is one key per window of an entity: absent, ``p:<token>`` (claimed, with a short life) or ``d:<token>``
+(published, kept for the window and longer). If Redis loses any of this, a task runs or a window is published at most
+twice, and consumers drop the duplicate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ from tickwright.ports.fanout import Begun, Ended, EntityWindow, Mark, MarkClaim,
 from tickwright.transports.redis.connection import RedisClient, Script, key_part, milliseconds
 
 RUN_LEASE = timedelta(seconds=10)
-KEEP_S = 172_800  # two days without a touch: longer than any window
-AHEAD_S = 60  # a window further ahead was written by a clock that had jumped
+KEEP_S = 172_800  # two days without a change: longer than any window
+AHEAD_S = 60  # a window further ahead comes from a clock that was wrong
 CHUNK = 500
 CARRIED_MAX = 1_000
 INSTANT_MAX_S = 7_258_118_400  # the year 2200
@@ -33,12 +33,12 @@ _log = structlog.get_logger("tickwright.redis")
 
 
 def runs_key(prefix: str, entity_code: str) -> str:
-    """Return the key of an entity's hash."""
+    """Return the key of an entity's hash of run claims."""
     return f"{prefix}:runs:{key_part(entity_code)}"
 
 
 def instant_s(text: str) -> float | None:
-    """Return the instant that Redis has as text; ``None`` for what is no instant from 1970 to 2200."""
+    """Return the instant that Redis stores as text; ``None`` if it is not from 1970 to 2200."""
     try:
         found = float(text)
     except ValueError:
@@ -50,7 +50,6 @@ class RedisRunClaims:
     """Implements :class:`tickwright.ports.fanout.CarryingRunClaims`.
 
     Args:
-        redis: Of the process.
         prefix: Of every key; on Redis Cluster one with a hash tag, such as ``{gocpi}``.
         lease: How long a claim lives without a renewal, by the clock of Redis. Renew every third of it.
     """
@@ -61,7 +60,7 @@ class RedisRunClaims:
         self._carry = f"{prefix}:carry"
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
-        """Claim each run in order, those before it in ``runs`` taken into account."""
+        """Claim each run in order; earlier runs in ``runs`` count."""
         begun: list[Begun] = []
         for chunk in _chunks(runs):
             arguments = [one for run in chunk for one in (run.task_type, run.window_s, run.at_once)]
@@ -74,7 +73,7 @@ class RedisRunClaims:
         return begun
 
     async def end(self, ended: Sequence[Ended], owner: int, *, carry: bool = False) -> list[bool]:
-        """Free the claims; a success moves the window and the last success, forward only."""
+        """Release the claims. A success moves the window and the last success, forward only."""
         ours: list[bool] = []
         for chunk in _chunks(ended):
             keys = [self._carry, *(runs_key(self._prefix, one.run.entity_code) for one in chunk)]
@@ -84,7 +83,7 @@ class RedisRunClaims:
         return ours
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
-        """Give the claims their full life again."""
+        """Renew the claims for the full lease."""
         ours: list[bool] = []
         for chunk in _chunks(held):
             keys = [runs_key(self._prefix, one.run.entity_code) for one in chunk]
@@ -94,10 +93,7 @@ class RedisRunClaims:
         return ours
 
     async def carried(self, limit: int) -> list[Success]:
-        """Return successes that the ledger does not have, at most ``limit`` and 1,000, in no order.
-
-        Fields that no consumer can have written are dropped: for one of them the ledger would refuse all others.
-        """
+        """Return at most ``limit`` (1,000) successes that the ledger lacks; drop fields that it would refuse."""
         found = await self._redis.call(_CARRIED, [self._carry], min(limit, CARRIED_MAX))
         successes, garbage = [], []
         for field, value in zip(found[::2], found[1::2], strict=True):
@@ -112,7 +108,7 @@ class RedisRunClaims:
         return successes
 
     async def forget(self, successes: Sequence[Success]) -> None:
-        """Drop what the ledger has, unless a newer success is there by now."""
+        """Drop successes that the ledger has, unless a newer one has replaced them."""
         for chunk in _chunks(successes):
             fields = [text for one in chunk for text in (_field(one.entity_code, one.task_type), _value(one))]
             await self._redis.call(_FORGET, [self._carry], *fields)
@@ -134,7 +130,7 @@ def _value(success: Success) -> str:
 
 
 def _success(field: str, value: str) -> Success | None:
-    """Return the success of a field; ``None`` where it is not exactly what we write: ``forget`` could not drop that."""
+    """Parse a field; ``None`` unless writing it again gives the same text, because ``forget`` could not drop it."""
     entity_code, _, task_type = (unquote(part) for part in field.partition("|"))
     window_s, _, success_s = value.partition("|")
     try:
@@ -159,7 +155,6 @@ class RedisMarks:
     """Implements :class:`tickwright.ports.fanout.Marks`.
 
     Args:
-        redis: Of the process.
         prefix: Of every key; on Redis Cluster one with a hash tag, such as ``{gocpi}``.
     """
 
@@ -167,7 +162,7 @@ class RedisMarks:
         self._redis, self._prefix = redis, prefix
 
     async def claim(self, windows: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
-        """Claim what is free; the last success comes from the run claims, at no extra round trip."""
+        """Claim free windows. The same round trip returns the last success from the run claims."""
         claimed: list[MarkClaim] = []
         for chunk in _chunks(windows):
             keys = [key for one in chunk for key in (self._key(one), runs_key(self._prefix, one.entity_code))]
@@ -178,14 +173,14 @@ class RedisMarks:
         return claimed
 
     async def seal(self, windows: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
-        """Keep the marks for ``keep``; a mark that Redis has forgotten meanwhile is written again."""
+        """Keep the marks for ``keep``, and write lost ones again. Return how many belong to another token."""
         others = 0
         for chunk in _chunks(windows):
             others += await self._redis.call(_SEAL, [self._key(window) for window in chunk], token, milliseconds(keep))
         return others
 
     async def release(self, windows: Sequence[EntityWindow], token: str) -> None:
-        """Delete what is still claimed under ``token``."""
+        """Delete the marks that ``token`` still claims."""
         for chunk in _chunks(windows):
             await self._redis.call(_RELEASE, [self._key(window) for window in chunk], token)
 

@@ -1,7 +1,7 @@
-"""The connection to Redis: one client for a process, every await bounded, no command repeated by the library.
+"""The connection to Redis: one client per process, every await bounded, no automatic retry of commands.
 
-A client library that repeats a command by itself can take its own success for another's; our scripts bear a repetition
-anyway, because every claim has a token. Refuses a Redis that may evict keys.
+A client library that repeats a command can mistake its own success for another client's. Our scripts tolerate a
+repetition, because every claim has a token. A Redis that can evict keys is refused.
 """
 
 import asyncio
@@ -34,19 +34,19 @@ from tickwright.domain.errors import Rejected, Unavailable
 CONNECTIONS_MAX = 8
 CONNECT_TIMEOUT_S = 1.0
 COMMAND_TIMEOUT_S = 1.0
-CALL_TIMEOUT_S = 2.5  # waiting for a connection, making one and the command
+CALL_TIMEOUT_S = 2.5  # to wait for a connection, to connect and to run the command
 CLOSE_TIMEOUT_S = 2.0
 VERSION_MIN = (6, 2)
 
 _QUERY_PASSWORD = re.compile(r"(?i)((?:^|&)(?:ssl_)?password=)[^&]*")
 _ELSEWHERE = (ReadOnlyError, MasterDownError, MovedError)
-"""Answers of a server that is not the primary: its name may resolve to another server by now."""
-_ELSEWHERE_IN_SCRIPT = re.compile(r"-(READONLY|MASTERDOWN|MOVED) ")  # so Redis 6.2 puts it within a script
+"""Answers of a server that is not the primary; its name may resolve to another server now."""
+_ELSEWHERE_IN_SCRIPT = re.compile(r"-(READONLY|MASTERDOWN|MOVED) ")  # the form of Redis 6.2 inside a script
 _log = structlog.get_logger("tickwright.redis")
 
 
 def shown_redis_url(url: str) -> str:
-    """Return ``url`` with its passwords masked, fit for logs and terminals."""
+    """Return ``url`` with its passwords masked, for logs and terminals."""
     parts = urlsplit(url)
     login, at, host = parts.netloc.rpartition("@")
     user, colon, _ = login.partition(":")
@@ -61,12 +61,12 @@ def key_part(text: str) -> str:
 
 
 def milliseconds(length: timedelta) -> int:
-    """Return the life of a key; at least 1, since Redis refuses 0."""
+    """Return a key's life in milliseconds, at least 1, because Redis refuses 0."""
     return max(1, round(length / timedelta(milliseconds=1)))
 
 
 class Script:
-    """A Lua script that ships beside the code, called by its digest."""
+    """A Lua script of this package, called by its digest."""
 
     def __init__(self, filename: str) -> None:
         self.text = resources.files("tickwright.transports.redis").joinpath(filename).read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ class Script:
 
 
 class RedisClient:
-    """One client for a process. Connections are made when needed and again after a failure; nothing is sent twice.
+    """One client per process. It connects on demand and again after a failure; it sends nothing twice.
 
     Args:
         url: ``redis://``, ``rediss://`` (TLS, with verification) or ``unix://``; user and password as usual.
@@ -94,15 +94,15 @@ class RedisClient:
                 socket_timeout=COMMAND_TIMEOUT_S,
                 retry=Retry(NoBackoff(), 0),
                 decode_responses=True,
-                encoding_errors="surrogateescape",  # what is not UTF-8 can be read, and dropped under its own name
+                encoding_errors="surrogateescape",  # non-UTF-8 names can be read and dropped
                 protocol=2,
             )
-        except ValueError:  # its text may hold a part of the password
+        except ValueError:  # its text can hold a part of the password
             raise Rejected("invalid_redis_url", "the URL of Redis is not redis://, rediss:// or unix://") from None
         self._client: Any = Redis(connection_pool=pool)  # its commands are not typed
 
     async def call(self, script: Script, keys: Sequence[str], *arguments: str | int) -> Any:
-        """Run ``script`` once; by its text where Redis does not know it yet or any more.
+        """Run ``script`` once, by its text if Redis does not know its digest.
 
         Raises:
             Unavailable: ``redis_unavailable``. The script may have run. Retry.
@@ -110,18 +110,18 @@ class RedisClient:
         return await self._call(script, (len(keys), *keys, *arguments), {})
 
     async def call_raw(self, script: Script, keys: Sequence[str], *arguments: str | int | bytes) -> Any:
-        """Run ``script`` as ``call`` does, and return texts as bytes: what is stored need not be UTF-8."""
+        """Run ``script`` as ``call`` does, and return texts as bytes: stored values need not be UTF-8."""
         return await self._call(script, (len(keys), *keys, *arguments), {NEVER_DECODE: True})
 
     async def call_each(self, script: Script, calls: Sequence[tuple[str | int, ...]]) -> list[Any]:
-        """Run ``script`` once for each key, first in its tuple, in one round trip; each may be on another node's slot.
+        """Run ``script`` once for each tuple in one round trip. The first argument is the key; keys may differ in slot.
 
         Raises:
-            Unavailable: ``redis_unavailable``. Those that could be run were run all the same. Retry.
+            Unavailable: ``redis_unavailable``. Some of the scripts may have run. Retry.
         """
         async with self._translated(), self._client.pipeline(transaction=False) as pipeline:
             for number, arguments in enumerate(calls):
-                which = ("EVALSHA", script.digest) if number else ("EVAL", script.text)  # the first one makes it known
+                which = ("EVALSHA", script.digest) if number else ("EVAL", script.text)  # the first loads it
                 pipeline.execute_command(*which, 1, *arguments)
             answers: list[Any] = await pipeline.execute(raise_on_error=False)
             for answer in answers:
@@ -133,15 +133,15 @@ class RedisClient:
         async with self._translated():
             try:
                 return await self._client.execute_command("EVALSHA", script.digest, *arguments, **options)
-            except NoScriptError:  # it ran nothing
+            except NoScriptError:  # the script did not run
                 return await self._client.execute_command("EVAL", script.text, *arguments, **options)
 
     async def check(self) -> None:
-        """Check that Redis is fit to be used; once, at the start.
+        """Check at the start that this Redis is suitable.
 
         Raises:
             Rejected: ``redis_may_evict``, ``redis_too_old``, ``redis_forbidden``. Permanent until an operator acts.
-            Unavailable: It does not answer. Retry.
+            Unavailable: Redis does not answer. Retry.
         """
         async with self._translated():
             try:
@@ -171,7 +171,7 @@ class RedisClient:
             raise Rejected("redis_too_old", f"{self.shown_url} is Redis {version}; 6.2 or newer is needed")
 
     async def aclose(self) -> None:
-        """Close every connection within two seconds. Twice is harmless."""
+        """Close every connection within two seconds. Repeated calls are harmless."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._client.aclose(close_connection_pool=True)
@@ -180,9 +180,9 @@ class RedisClient:
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
-        """Bound the body, and turn what Redis and the network raise into ``Unavailable``.
+        """Bound the time of the body, and raise ``Unavailable`` for errors of Redis and of the network.
 
-        The client loses a cancellation that comes while it connects. It is raised here, so that the loop ends.
+        The client loses a cancellation that arrives while it connects. It is raised here, so that the caller ends.
         """
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
@@ -200,7 +200,7 @@ class RedisClient:
                 raise asyncio.CancelledError
 
     async def _reconnect(self) -> None:
-        """Drop every connection, those in use once their calls have ended: the next calls resolve the name again."""
+        """Drop every connection, those in use after their calls, so that the next calls resolve the name again."""
         pool = self._client.connection_pool
         with suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -212,14 +212,10 @@ _OWNER = Script("owner.lua")
 
 
 def owner_key(prefix: str) -> str:
-    """Return the key that holds the installation of ``prefix``."""
+    """Return the key that names the installation that owns ``prefix``."""
     return f"{prefix}:installation"
 
 
 async def owner(link: RedisClient, prefix: str, installation: str) -> str:
-    """Return the installation that owns ``prefix``; this one, from now on, where none did.
-
-    Raises:
-        Unavailable: ``redis_unavailable``. Retry.
-    """
+    """Return the owner of ``prefix``; this one if none. Raises ``Unavailable`` (``redis_unavailable``): retry."""
     return str(await link.call(_OWNER, [owner_key(prefix)], installation))

@@ -16,7 +16,7 @@ class RedisSettings(SettingsPart):
     """Where Redis is.
 
     Attributes:
-        redis_url: Redis, which decides who publishes and who runs tasks; without it PostgreSQL decides alone.
+        redis_url: Redis for publish marks and run claims; without it PostgreSQL alone decides.
         redis_prefix: Of our keys; two installations on one Redis need two.
         report_prefix: Before the keys of reports in Redis; two installations on one Redis need two.
     """
@@ -27,13 +27,13 @@ class RedisSettings(SettingsPart):
 
 
 class RedisPlugin(Plugin):
-    """Provides fast publish marks, run claims and parts of reports. Never the authority."""
+    """Provides fast publish marks, run claims and parts of reports. Redis is never the authority."""
 
     name = "redis"
     settings = RedisSettings
 
     def provide(self, context: Context) -> None:
-        """Offer what is kept in Redis, where it is configured; all of it over one connection."""
+        """Offer the Redis implementations over one connection, if Redis is configured."""
         mine = context.settings.part(RedisSettings)
         if mine.redis_url is None:
             return
@@ -54,10 +54,10 @@ class RedisPlugin(Plugin):
         ports.offer(SharedParts, lambda: RedisParts(ports.get(RedisClient), mine.report_prefix))
 
     async def start(self, context: Context) -> None:
-        """Refuse a Redis that may lose keys; one that does not answer is asked again while it is needed.
+        """Refuse a Redis that can lose keys. A Redis that does not answer is checked again on use.
 
         Raises:
-            Rejected: ``redis_may_evict``, ``invalid_redis_url`` and what else makes a Redis unfit. Permanent.
+            Rejected: ``redis_may_evict``, ``invalid_redis_url`` or another code for an unsuitable Redis. Permanent.
         """
         if context.settings.part(RedisSettings).redis_url is None:
             return
@@ -67,7 +67,7 @@ class RedisPlugin(Plugin):
             await context.ports.get(RedisClient).check()
 
     def ownerships(self, context: Context) -> Sequence[Ownership]:
-        """Return the prefix of keys."""
+        """Return the ownership of the key prefix."""
         mine = context.settings.part(RedisSettings)
         if mine.redis_url is None:
             return ()

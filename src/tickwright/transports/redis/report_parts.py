@@ -1,9 +1,8 @@
-"""Parts of reports in Redis: the hash ``FileDownloadRecordEntity-{id}`` of the document, each change one script.
+"""Parts of reports in Redis: the hash ``FileDownloadRecordEntity-{id}`` of the document; each change is one script.
 
-Redis may forget any of it, and the record in PostgreSQL decides what is complete; so a loss costs the parts of one
-epoch, which are requested again. A foreign value under such a key is left alone and logged, and the part is stored
-elsewhere. So is the hash of a record of the same number in another database, which has another nonce; only a touch may
-renew its life.
+The record in PostgreSQL decides what is complete. If Redis loses a hash, the parts of one epoch are requested again. A
+foreign value under such a key stays unchanged and is logged, and the part is stored elsewhere. The same holds for the
+hash of a record of the same number in another database, which has another nonce; only ``touch`` can renew its life.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from tickwright.ports.reports import RESERVED_LISTENERS, PartKey, Put, PutAnswer
 from tickwright.transports.redis.connection import RedisClient, Script, milliseconds
 
 DATA_BYTES_MAX = 1_048_576
-NOTE_BYTES_MAX = 1_048_576  # it names every column
+NOTE_BYTES_MAX = 1_048_576  # the note names every column
 TOUCHED_MAX = 500
 
 _ANSWERS = (Put.STORED, Put.ALREADY, Put.STALE)
@@ -30,9 +29,8 @@ class RedisParts:
     """Implements :class:`tickwright.ports.reports.SharedParts`. Every call but ``touch`` is one script with one key.
 
     Args:
-        redis: Of the process.
-        prefix: Before every key, with a colon; empty: the document's names. Two installations on one Redis should have
-            two: with one prefix, the second of two reports of one number has its parts elsewhere.
+        prefix: Before every key, with a colon; empty means the document's names. Two installations on one Redis should
+            have two: with one prefix, the second of two reports of one number stores its parts elsewhere.
     """
 
     def __init__(self, redis: RedisClient, prefix: str = "") -> None:
@@ -46,14 +44,14 @@ class RedisParts:
         """Store a part once.
 
         Args:
-            key: Its epoch is the ledger's: a newer one than the hash's empties the hash.
-            data: At most 1 MiB, kept byte for byte.
+            key: Its epoch is the ledger's. An epoch newer than the hash's empties the hash.
+            data: At most 1 MiB, stored byte for byte.
             note: At most 1 MiB; a repeated put returns the note of the first one.
             ttl: The life of the whole hash, from now on.
 
         Raises:
-            Unavailable: ``redis_unavailable``, the part may be stored; ``hash_foreign``, the key holds a value that is
-                not ours; ``hash_not_ours``, it holds another record's parts. Store the part elsewhere, or retry.
+            Unavailable: ``redis_unavailable``, the part may be stored; ``hash_foreign``, the key holds a foreign value;
+                ``hash_not_ours``, it holds another record's parts. Store the part elsewhere, or retry.
             Rejected: ``reserved_listener``, ``part_too_large``. Permanent.
         """
         _check(key.listener, data, note)
@@ -74,7 +72,7 @@ class RedisParts:
         return PutAnswer(_ANSWERS[code], first.decode("utf-8", "replace"))
 
     async def get(self, key: PartKey) -> bytes | None:
-        """Return a part's data, byte for byte; ``None`` also where the key holds a value that is not ours."""
+        """Return a part's data, byte for byte; ``None`` also if the key holds a foreign value."""
         name = self.key(key.report_id)
         code, data = await self._redis.call_raw(_GET, [name], key.epoch, key.listener, key.nonce)
         if code == _FOREIGN_GET:
@@ -82,13 +80,13 @@ class RedisParts:
         return data if code == _FOUND else None
 
     async def touch(self, report_ids: Sequence[tuple[int, int]], *, ttl: timedelta) -> None:
-        """Renew lives, 500 in a round trip; a foreign key is left alone."""
+        """Renew the lives of hashes, 500 per round trip; foreign keys stay unchanged."""
         for first in range(0, len(report_ids), TOUCHED_MAX):
             chunk = report_ids[first : first + TOUCHED_MAX]
             await self._redis.call_each(_TOUCH, [(self.key(known), epoch, milliseconds(ttl)) for known, epoch in chunk])
 
     async def close(self, report_id: int, status: str, *, nonce: str, ttl: timedelta) -> None:
-        """Leave a tombstone; a foreign key stays as it is."""
+        """Replace the hash by a tombstone; a foreign key stays unchanged."""
         if not await self._redis.call(_CLOSE, [self.key(report_id)], status, milliseconds(ttl), nonce):
             _log.warning("redis.hash_foreign", key=self.key(report_id))
 

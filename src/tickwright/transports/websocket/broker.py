@@ -1,7 +1,7 @@
 """WebSocket push: one kept-open connection per gateway, many messages on it, explicit acknowledgements.
 
-Only a frame that repeats the message id with ``"ack": true`` counts as an acknowledgement. A gateway that accepts the
-bytes and sends no such frame has promised nothing.
+Only a frame that repeats the message id with ``"ack": true`` is an acknowledgement. That a gateway accepts the bytes
+means nothing.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ class WebSocketBroker:
     """Pushes messages to gateways.
 
     Args:
-        allow: Networks that may be reached besides public addresses, and the only ones by ``ws``.
-        resolver: For tests and for installations with a DNS of their own; ``None`` is the system's.
-        tls: Trust anchors; ``None`` is the system's.
+        allow: Networks that may be reached besides public addresses, and the only ones that may be reached by ``ws``.
+        resolver: For tests and for installations with a DNS of their own; ``None`` means the system's.
+        tls: Trust anchors; ``None`` means the system's.
 
     Invariants:
         WS-3: ``Accepted`` means that the gateway repeated this message's id with ``"ack": true``.
-        WS-4: a gateway that is down is asked at most once per pause (0.1 s to 10 s).
+        WS-4: an unavailable gateway is tried at most once per pause (0.1 s to 10 s).
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class WebSocketBroker:
         return _SCHEMES
 
     def check(self, destination: str) -> None:
-        """Raise ``Rejected`` for what can never be sent to: bad grammar, a blocked literal."""
+        """Raise ``Rejected`` for a destination that can never work: bad grammar or a blocked IP literal."""
         self._target(destination)
 
     async def publish(self, message: Message) -> Outcome:
@@ -90,11 +90,11 @@ class WebSocketBroker:
         return list(await asyncio.gather(*map(self.publish, messages)))
 
     async def ready(self) -> bool:
-        """Whether it is open; gateways are not checked."""
+        """Whether the broker is open; gateways are not checked."""
         return not self._sessions.closed
 
     async def aclose(self) -> None:
-        """Close all connections; waiting pushes end as *unknown*. Twice is harmless."""
+        """Close all connections; waiting pushes end as *unknown*. Repeated calls are harmless."""
         gateways, self._gateways = list(self._gateways.values()), {}
         for gateway in gateways:
             await gateway.aclose()
@@ -117,7 +117,7 @@ class WebSocketBroker:
             if len(self._gateways) >= GATEWAYS_MAX and not self._evict():
                 return None
             gateway = PushGateway(lambda: self._connect(target))
-        self._gateways[target.url] = gateway  # the most recently used comes last
+        self._gateways[target.url] = gateway  # the most recently used is the last
         return gateway
 
     def _evict(self) -> bool:
@@ -139,7 +139,7 @@ class WebSocketBroker:
                     heartbeat=HEARTBEAT_S,
                     max_msg_size=ACK_BYTES_MAX,
                     timeout=_CLOSING,
-                    autoping=False,  # aiohttp would answer without end and without a pause
+                    autoping=False,  # aiohttp would answer pings without a limit
                 )
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
             self._sessions.release(generation)
@@ -147,7 +147,7 @@ class WebSocketBroker:
         except asyncio.CancelledError:
             self._sessions.release(generation)
             raise
-        # aiohttp has no public way from a socket to its connection
+        # aiohttp has no public way from a socket to its connection.
         protocol = cast("BoundedHead", socket._conn.protocol)  # type: ignore[union-attr]  # noqa: SLF001
         return GatewayConnection(socket, protocol, url.raw_path_qs, lambda: self._sessions.release(generation))
 
@@ -164,7 +164,7 @@ async def _refuse_redirects(
 
 
 def _not_connected(error: BaseException) -> Refused:
-    """Return a refusal for a handshake that failed: whatever went wrong, no message was sent."""
+    """Return a refusal for a failed handshake: no message was sent."""
     if isinstance(error, aiohttp.WSServerHandshakeError):
         code = "http_redirect" if 300 <= error.status < 400 else f"http_{error.status}"
         reason = f"The gateway answered HTTP {error.status} instead of opening a WebSocket."

@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Ack(msgspec.Struct, rename={"webhook_id": "webhook-id"}):
-    """What a gateway answers; unknown members are ignored."""
+    """An answer of a gateway; unknown members are ignored."""
 
     webhook_id: str
     ack: bool
@@ -37,7 +37,7 @@ def encode_push(message: Message, *, now_unix_s: int) -> str:
     """Return the text frame of a message; its last member is the body, byte for byte.
 
     Raises:
-        Rejected: ``not_json``, ``too_large``, ``invalid_secret``, or a header that cannot be sent.
+        Rejected: ``not_json``, ``too_large``, ``invalid_secret``, or the code of a header that cannot be sent.
             Permanent: do not retry.
     """
     check_message(message)
@@ -60,7 +60,7 @@ def encode_push(message: Message, *, now_unix_s: int) -> str:
 
 
 def decode_ack(text: str) -> Ack | None:
-    """Return the acknowledgement in a frame, or ``None`` when it is something else."""
+    """Return the acknowledgement in a frame, or ``None`` if the frame is something else."""
     try:
         return _acks.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -68,7 +68,7 @@ def decode_ack(text: str) -> Ack | None:
 
 
 def outcome_of_ack(ack: Ack, path: str) -> Outcome:
-    """Return the outcome of an acknowledgement, without the path and the query of the gateway's address."""
+    """Return the outcome of an acknowledgement. Its text omits path and query of the gateway's address."""
     if ack.ack:
         return Accepted()
     text = excerpt(ack.error.encode("utf-8", "backslashreplace"), path)
@@ -87,18 +87,17 @@ _LOST = Unknown("connection_lost", "The gateway's connection broke before an ack
 
 
 class GatewayConnection:
-    """One open WebSocket: multiplexes pushes by message id. It is not reused after a loss.
+    """One open WebSocket that multiplexes pushes by message id. It is not reused after a loss.
 
     Args:
         socket: Open, without ``autoping``; closed by this object.
-        protocol: Of its connection.
-        path: Path and query of the gateway's address, which may hold a credential.
+        path: Path and query of the gateway's address, which can hold a credential.
         on_over: Called once, after the last send; releases the session.
 
     Invariants:
         WS-1: an acknowledgement settles only pushes of its own id.
         WS-2: when the connection is lost, every waiting push ends as *unknown* at once.
-        WS-5: of a gateway's frames at most one per push is read, 100 more, and one more each second.
+        WS-5: at most one frame per push, 100 more, and one more each second are read from a gateway.
     """
 
     def __init__(
@@ -117,12 +116,12 @@ class GatewayConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether it accepts pushes."""
+        """Whether the connection accepts pushes."""
         return not (self._socket.closed or self.reader.done())
 
     @property
     def cut(self) -> bool:
-        """Whether it was cut because of what the gateway sent."""
+        """Whether the connection was aborted because of what the gateway sent."""
         return self._protocol.gave_up
 
     @property
@@ -135,7 +134,7 @@ class GatewayConnection:
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         waiting = self._pending.setdefault(message_id, [])
         waiting.append(answer)
-        self._spare_frames += 1  # its answer may come too late to settle anything
+        self._spare_frames += 1  # an answer can be too late to settle anything
         try:
             await self._socket.send_str(frame)
             return await answer
@@ -149,13 +148,13 @@ class GatewayConnection:
                 self.reader.cancel()
 
     def retire(self) -> None:
-        """Close when the last push has its answer; push nothing more."""
+        """Accept no more pushes, and close after the last answer."""
         self._retired = True
         if not self._pending:
             self.reader.cancel()
 
     async def aclose(self) -> None:
-        """Close now; waiting pushes end as *unknown*. Twice is harmless."""
+        """Close now; waiting pushes end as *unknown*. Repeated calls are harmless."""
         self.reader.cancel()
         await asyncio.wait({self.reader})
 
@@ -163,7 +162,7 @@ class GatewayConnection:
         try:
             await self._read_frames()
         except (aiohttp.ClientError, OSError):
-            pass  # a ping could not be answered
+            pass  # a pong could not be sent
         finally:
             for waiting in self._pending.values():
                 for answer in waiting:
@@ -171,7 +170,7 @@ class GatewayConnection:
                         answer.set_result(_LOST)
             self._on_over()
             transport = self._protocol.transport
-            # ``close`` would wait for the gateway's close frame behind all its frames, or until it reads ours
+            # ``close`` would wait for the gateway's close frame behind all its frames, or until the gateway reads ours.
             if transport is not None and (self._socket.close_code is None or transport.get_write_buffer_size()):
                 transport.abort()
             await self._socket.close()
@@ -194,7 +193,7 @@ class GatewayConnection:
                 case _:
                     return
             if number % FRAMES_PER_TURN == 0:
-                await asyncio.sleep(0)  # ``receive`` waits for nothing while frames are there
+                await asyncio.sleep(0)  # ``receive`` does not suspend while frames are buffered
 
     def _afford(self) -> bool:
         """Return whether one more frame is within the limit; late answers, pings and pongs count."""
@@ -224,9 +223,9 @@ _SILENT = Unknown("timeout", "No acknowledgement within the timeout; it may have
 class PushGateway:
     """One destination: keeps at most one young connection to it.
 
-    A connection that cannot be opened, is lost without one acknowledgement or is cut for flooding starts a pause that
-    doubles from 0.1 to 10 seconds. Pushes during the pause are refused at once, so that a gateway that is down causes
-    no connection storm and delays no other.
+    A pause starts when a connection cannot be opened, is lost before its first acknowledgement, or is aborted for
+    flooding. It doubles from 0.1 to 10 seconds. Pushes during the pause are refused at once, so that an unavailable
+    gateway causes no connection storm and delays no other gateway.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[GatewayConnection | Refused]]) -> None:
@@ -242,7 +241,7 @@ class PushGateway:
         return self.users == 0
 
     async def push(self, message_id: str, frame: str, timeout: timedelta) -> Outcome:
-        """Send one frame within ``timeout``; see the README for the outcomes."""
+        """Send one frame within ``timeout``; the README has the outcomes."""
         late: Outcome = _LATE
         self.users += 1
         try:
@@ -260,7 +259,7 @@ class PushGateway:
             self.users -= 1
 
     async def aclose(self) -> None:
-        """Close the connection. Twice is harmless."""
+        """Close the connection. Repeated calls are harmless."""
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait({self._connecting})

@@ -18,7 +18,7 @@ class WebSocketPlugin(Plugin):
         return (WebSocketBroker(allow=context.settings.targets),)
 
     def target_checks(self, settings: Settings) -> Mapping[str, Callable[[str], None]]:
-        """Refuse addresses that may not be reached."""
+        """Return the checks that refuse addresses that must not be reached."""
         from tickwright.transports.websocket.broker import WebSocketBroker
 
         broker = WebSocketBroker(allow=settings.targets)
