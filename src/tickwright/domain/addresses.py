@@ -1,16 +1,16 @@
 """Which network addresses a callback may reach: the rule against server-side request forgery.
 
-A destination is chosen by a user, but the connection starts inside our network, where loopback,
-private services and a cloud's metadata endpoint answer every caller. So the address that is
-really connected to is judged, never the name. Decided here, on plain values:
+A user chooses a destination, but the connection starts inside our network, where loopback, private services and a
+cloud's metadata endpoint answer every caller. So the connected address is checked, never the name. Rules on plain
+values:
 
 * a public address is reached by TLS only (``https``, ``wss``),
 * an address of the allow list is reached by TLS and in plain text,
 * everything else is blocked, and the answer names a class (``loopback``, ``private``, …), never
   the address, so that callbacks cannot be used to explore a private zone of the DNS.
 
-Python's ``is_global`` alone would let pass NAT64 and 6to4 addresses that lead to loopback,
-multicast, and the host address of Azure; hence our own tables, from the registries of IANA.
+Python's ``is_global`` alone would allow NAT64 and 6to4 addresses that lead to loopback, multicast, and the host address
+of Azure; so this module has its own tables, from the registries of IANA.
 """
 
 from collections.abc import Iterable
@@ -26,12 +26,12 @@ Network = IPv4Network | IPv6Network
 _V4_BLOCKED: tuple[tuple[str, str], ...] = (
     ("0.0.0.0/8", "unspecified"),
     ("10.0.0.0/8", "private"),
-    ("100.64.0.0/10", "shared"),  # carrier NAT; Alibaba's metadata lives here
+    ("100.64.0.0/10", "shared"),  # carrier NAT; Alibaba's metadata
     ("127.0.0.0/8", "loopback"),
     ("168.63.129.16/32", "cloud_metadata"),  # Azure's host; public by its number only
     ("169.254.0.0/16", "link_local"),  # metadata of most clouds
     ("172.16.0.0/12", "private"),
-    ("192.0.0.0/24", "reserved"),  # Oracle's metadata lives here
+    ("192.0.0.0/24", "reserved"),  # Oracle's metadata
     ("192.0.2.0/24", "documentation"),
     ("192.31.196.0/24", "reserved"),
     ("192.52.193.0/24", "reserved"),
@@ -48,7 +48,7 @@ _V6_BLOCKED: tuple[tuple[str, str], ...] = (
     ("::/128", "unspecified"),
     ("::1/128", "loopback"),
     ("::/96", "transition"),  # IPv4-compatible, long deprecated
-    ("64:ff9b:1::/48", "transition"),  # NAT64 of a local network: leads wherever that network says
+    ("64:ff9b:1::/48", "transition"),  # NAT64 of a local network, which decides where it leads
     ("100::/64", "reserved"),
     ("2001::/32", "transition"),  # Teredo
     ("2001::/23", "reserved"),
@@ -78,7 +78,7 @@ class AllowEntry:
 
 @dataclass(frozen=True, slots=True)
 class AllowList:
-    """What callbacks, couriers and webhooks may reach besides public addresses; empty by default."""
+    """Addresses that callbacks, couriers and webhooks may reach besides public ones; empty by default."""
 
     entries: tuple[AllowEntry, ...] = ()
 
@@ -87,12 +87,12 @@ class AllowList:
         """Read ``TICKWRIGHT_ALLOW_TARGETS``: ``10.0.0.0/8, 192.168.7.4:8080, [fd00::/8]:443``.
 
         Raises:
-            Rejected: ``invalid_allow_list``, naming the entry. Permanent: do not retry.
+            Rejected: ``invalid_allow_list``, naming the entry. Permanent.
         """
         return cls(tuple(_entry(part.strip()) for part in text.split(",") if part.strip()))
 
     def allows(self, address: Address, port: int) -> bool:
-        """Whether an entry covers the address (an IPv4-mapped one as its IPv4 self) on this port."""
+        """Return whether an entry covers the address (an IPv4-mapped one as its IPv4 address) on this port."""
         plain = _unmapped(address)
         return any(
             plain.version == entry.network.version and plain in entry.network and entry.port in (None, port)
@@ -128,10 +128,10 @@ def _unmapped(address: Address) -> Address:
 
 @lru_cache(maxsize=4096)
 def block_reason(address: Address) -> str | None:
-    """Return the class that keeps an address from being public, or ``None`` for a public one.
+    """Return the class of an address that is not public; ``None`` for a public one.
 
-    IPv4-mapped and well-known NAT64 addresses are judged as the IPv4 address they lead to.
-    6to4, Teredo and local NAT64 are never public: it is unknown where their relay leads.
+    IPv4-mapped and well-known NAT64 addresses are checked as the IPv4 address they lead to. 6to4, Teredo and local
+    NAT64 are never public: it is unknown where their relay leads.
     """
     plain = _unmapped(address)
     if isinstance(plain, IPv6Address):
@@ -145,7 +145,7 @@ def block_reason(address: Address) -> str | None:
 
 
 def refusal(address: Address, port: int, *, tls: bool, allow: AllowList) -> str | None:
-    """Return why this address must not be connected to, or ``None`` when it may.
+    """Return why this address must not be connected to, or ``None`` if it may.
 
     Returns:
         A class such as ``private`` or ``plain_text`` (public, but without TLS); never the address.
@@ -159,7 +159,7 @@ def refusal(address: Address, port: int, *, tls: bool, allow: AllowList) -> str 
 
 
 def refusal_unasked(literal: Address | None, port: int, *, tls: bool, allow: AllowList) -> str | None:
-    """Return what can be refused before a name is resolved; ``literal`` is the host where it is an address."""
+    """Return what can be refused before a name is resolved; ``literal`` is the host if it is an address."""
     if literal is not None:
         return refusal(literal, port, tls=tls, allow=allow)
     return None if tls or allow.entries else "plain_text"
@@ -168,8 +168,8 @@ def refusal_unasked(literal: Address | None, port: int, *, tls: bool, allow: All
 def refusal_of_all(addresses: Iterable[Address], port: int, *, tls: bool, allow: AllowList) -> str | None:
     """Return the first refusal among all addresses of a name.
 
-    One blocked address among public ones refuses the name as a whole: a mixed answer is what a
-    rebinding attack looks like, and which address gets connected to is not the resolver's choice.
+    One blocked address among public ones refuses the whole name: a rebinding attack has such mixed answers, and the
+    resolver does not choose which address is connected to.
     """
     reasons = (refusal(address, port, tls=tls, allow=allow) for address in addresses)
     return next((reason for reason in reasons if reason is not None), None)

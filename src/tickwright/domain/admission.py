@@ -1,9 +1,9 @@
-"""Which requests a listener answers: the names in ``Host``, and what counts as one client.
+"""Which requests a listener answers: the names in ``Host``, and the identity of a client.
 
-Against DNS rebinding: a foreign page can point its own name at our address and then read our answers in a visitor's
-browser. The browser sends that name in ``Host``. So a name counts only if no stranger can own it: an address, a name
-without a dot (``localhost``, a service of a cluster or of Compose), this machine's own name, and what the operator
-lists.
+This prevents DNS rebinding: a foreign page can point its own name at our address and then read our answers in a
+visitor's browser. The browser sends that name in ``Host``. So a name is accepted only if no stranger can own it: an
+address, a name without a dot (``localhost``, a service of a cluster or of Compose), this machine's own name, and names
+that the operator lists.
 """
 
 import re
@@ -20,7 +20,7 @@ def parse_hosts(text: str) -> tuple[str, ...]:
     """Read a list of names with commas; ``*.example.org`` for all below, ``*`` for every name.
 
     Raises:
-        ValueError: An entry is none. Permanent.
+        ValueError: An entry is invalid. Permanent.
     """
     found = tuple(part.strip().lower().rstrip(".") for part in text.split(",") if part.strip())
     if not all(_LISTED.fullmatch(name) for name in found):
@@ -29,11 +29,7 @@ def parse_hosts(text: str) -> tuple[str, ...]:
 
 
 class Hosts:
-    """Which values of ``Host`` are ours.
-
-    Args:
-        names: From ``parse_hosts``, and this machine's own.
-    """
+    """The accepted values of ``Host``: ``names`` from ``parse_hosts``, and this machine's own."""
 
     def __init__(self, names: Iterable[str]) -> None:
         listed = set(names)
@@ -43,7 +39,7 @@ class Hosts:
         self._seen: dict[bytes, bool] = {}
 
     def allow(self, host: bytes) -> bool:
-        """Whether a value of ``Host`` is ours."""
+        """Return whether a value of ``Host`` is accepted."""
         found = self._seen.get(host)
         if found is None:
             if len(self._seen) >= NAMES_SEEN_MAX:
@@ -77,7 +73,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
     """Read a list of networks with commas, such as ``10.0.0.0/8, 127.0.0.1``.
 
     Raises:
-        ValueError: An entry is none. Permanent.
+        ValueError: An entry is invalid. Permanent.
     """
     try:
         return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
@@ -87,7 +83,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 @lru_cache(4096)
 def client_of(text: str) -> str:
-    """Return what counts as one client; of IPv6 a whole network, since a client has many addresses."""
+    """Return the identity of a client: its address, or its IPv6 network, since a client has many addresses there."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -101,7 +97,7 @@ def client_of(text: str) -> str:
 
 @lru_cache(4096)
 def covers(networks: tuple[Network, ...], text: str) -> bool:
-    """Whether an address lies in one of the networks."""
+    """Return whether an address is in one of the networks."""
     try:
         address = ip_address(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The error tree. Everything Tickwright raises on purpose is one of these.
+"""The error tree. Everything that Tickwright raises on purpose is one of these.
 
 ::
 
@@ -6,11 +6,11 @@
     ├─ Rejected          the caller's mistake: change the request, then send it again
     ├─ Contended         another caller was first: try again
     ├─ Unavailable       a server does not answer: retry with back-off
-    └─ InvariantBroken   our mistake: a promise does not hold, report it
+    └─ InvariantBroken   a bug: an invariant does not hold, report it
 
-Each error carries a stable ``code`` (``snake_case``, part of the public contract), a
-``message`` that says what to do, and ``retriable``. Expected outcomes such as a lost
-lease are values, never errors. Foreign errors are translated once, where they enter.
+Each error has a stable ``code`` (``snake_case``, part of the public contract), a ``message`` with what to do, and
+``retriable``. Expected outcomes such as a lost lease are values, never errors. Errors of other libraries are translated
+once, where they enter.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 
 class TickwrightError(Exception):
-    """Root of the tree; catch it to catch everything that is ours."""
+    """Root of the tree; catch it to catch every error of Tickwright."""
 
     retriable: ClassVar[bool] = False
     status: ClassVar[int] = 500
@@ -32,7 +32,7 @@ class TickwrightError(Exception):
 
     @property
     def http_status(self) -> int:
-        """The HTTP status that the API answers with."""
+        """The HTTP status of the API's answer."""
         return self._status if self._status is not None else self.status
 
 
@@ -43,20 +43,20 @@ class Rejected(TickwrightError):
 
 
 class Contended(TickwrightError):
-    """Two callers wanted the same thing, and neither made a mistake; retry after reading again."""
+    """Another caller changed the same object first. Retry after reading again."""
 
     retriable = True
     status = 409
 
 
 class Unavailable(TickwrightError):
-    """Something that we need does not answer. Retry with back-off."""
+    """A required server does not answer. Retry with back-off."""
 
     retriable = True
     status = 503
 
 
 class InvariantBroken(TickwrightError):
-    """A promise of ours does not hold. Never retry; it is reported and counted."""
+    """An invariant does not hold. Never retry; it is reported and counted."""
 
     status = 500

@@ -1,7 +1,8 @@
-"""A user's function: how it can be called, and what it raised as text that PostgreSQL can keep.
+"""A user's function: how it can be called, and its exceptions as text that PostgreSQL can store.
 
-A function may raise anything: an exit, a cancellation of its own, an error that cannot be printed or that quotes what
-no text in PostgreSQL holds, an error of ours with a message that is no text. None of that may block other work.
+A function may raise anything: an exit, a cancellation of its own, an error that cannot be printed or that contains
+characters that PostgreSQL refuses, a ``TickwrightError`` with a message that is not a text. None of that may block
+other work.
 """
 
 import inspect
@@ -24,11 +25,9 @@ CODE_CHARS = 100
 
 
 def failure_text(error: BaseException, mask: Callable[[str], str]) -> tuple[str, str]:
-    """Return the code and the text of whatever a user's function raised, both as PostgreSQL can keep them.
+    """Return the code and the text of an exception of a user's function, both storable in PostgreSQL.
 
-    Args:
-        error: One of ours has a code; of all others, and where that cannot be read, it is ``exception``.
-        mask: Takes secrets out of a text.
+    The code is that of a ``TickwrightError``, otherwise ``exception``; ``mask`` removes secrets from a text.
     """
     if isinstance(error, TickwrightError):
         code = safe_text(lambda: f"{error.code}", "exception")
@@ -39,12 +38,12 @@ def failure_text(error: BaseException, mask: Callable[[str], str]) -> tuple[str,
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's class and what it says of itself, if it can."""
+    """Return an error's class and, if it can be printed, its text."""
     return safe_text(lambda: f"{type(error).__name__}: {error}", type(error).__name__)
 
 
 def safe_text(text_of: Callable[[], str], otherwise: str) -> str:
-    """Return a text that code of a user's class makes, which may raise anything; then ``otherwise``."""
+    """Return the text of ``text_of``, which runs code of a user's class; if that raises anything, ``otherwise``."""
     try:
         return text_of()
     except BaseException:  # noqa: BLE001  the user's class
@@ -52,5 +51,5 @@ def safe_text(text_of: Callable[[], str], otherwise: str) -> str:
 
 
 def storable(text: str) -> str:
-    """Return a text without what PostgreSQL refuses: NUL and halves of surrogate pairs."""
+    """Return a text without characters that PostgreSQL refuses: NUL and halves of surrogate pairs."""
     return text.replace("\0", " ").encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""A lease as its holder sees it: by its own monotonic clock, and always on the safe side."""
+"""A lease from its holder's side: by the holder's monotonic clock, and always on the safe side."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,9 +9,9 @@ class LeaseTerms:
     """How long a lease lasts and when it is renewed.
 
     Attributes:
-        ttl: At most ten seconds by default, so that a crash is repaired in seconds.
+        ttl: At most ten seconds by default, so that another process takes over from a crashed one in seconds.
         margin: The holder stops this long before the deadline when it could not renew.
-        at_least: It cannot be taken again for so long after it was taken, though released (``lock_at_least_for``).
+        at_least: After a take, no other take succeeds for this long, even after a release (``lock_at_least_for``).
     """
 
     ttl: timedelta = timedelta(seconds=8)
@@ -24,5 +24,5 @@ class LeaseTerms:
         return self.ttl / 3
 
     def holds(self, renewed_s: float, now_s: float) -> bool:
-        """Return whether a lease asked for at ``renewed_s`` (before the request left) may be relied on now."""
+        """Return whether a lease may be relied on now; ``renewed_s`` was read before its request was sent."""
         return now_s < renewed_s + (self.ttl - self.margin).total_seconds()

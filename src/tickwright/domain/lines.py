@@ -1,4 +1,4 @@
-"""Streams of lines, however long: how they are split, and what an import reports about rejected ones."""
+"""Streams of lines of any length: splitting, and the report of an import about rejected lines."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class LineReject(msgspec.Struct):
-    """A line that was not taken: its number from 1, a stable code and the reason."""
+    """A rejected line: its number from 1, a stable code and the reason."""
 
     line: int
     code: str
@@ -23,15 +23,14 @@ class LineReject(msgspec.Struct):
 
 
 class ImportResult(msgspec.Struct):
-    """What an import did.
+    """The result of an import.
 
     Attributes:
         import_id: The row of the audit trail.
-        lines: All that came, empty ones too.
-        created: Things made by this call.
-        existing: Lines whose key had made it before.
-        rejected: Lines that were not taken; the first 1,000 are in ``rejects``.
-        committed_lines: Every line up to this one is settled for good.
+        lines: All received ones, including empty ones.
+        existing: Lines whose item existed already.
+        rejected: Rejected lines; the first 1,000 are in ``rejects``.
+        committed_lines: Every line up to this one is committed.
     """
 
     import_id: int = 0
@@ -44,7 +43,7 @@ class ImportResult(msgspec.Struct):
     rejects_left_out: int = 0
 
     def reject(self, line: int, error: TickwrightError) -> None:
-        """Count a line that is not taken."""
+        """Count a rejected line."""
         self.rejected += 1
         if len(self.rejects) < REJECTS_SHOWN_MAX:
             self.rejects.append(LineReject(line, error.code, error.message))
@@ -53,13 +52,13 @@ class ImportResult(msgspec.Struct):
 
 
 class LineSplitter:
-    """Splits a stream into lines; one that is too long is dropped while it arrives."""
+    """Splits a stream into lines; a line that is too long is dropped while it arrives."""
 
     def __init__(self) -> None:
-        self._kept, self._dropping = bytearray(), False  # of a line without its end; it grows in place
+        self._kept, self._dropping = bytearray(), False  # a line without its end; grows in place
 
     def feed(self, chunk: bytes) -> Iterator[bytes | None]:
-        """Return the lines that ``chunk`` completes; ``None`` for one that was too long."""
+        """Yield the lines that ``chunk`` completes; ``None`` for one that is too long."""
         begun, *lines = chunk.split(b"\n")
         self._keep(begun)
         if not lines:
@@ -71,7 +70,7 @@ class LineSplitter:
         self._keep(rest)
 
     def end(self) -> Iterator[bytes | None]:
-        """Return a last line without a line end."""
+        """Yield a last line without a line end."""
         if self._kept or self._dropping:
             yield self._taken()
 
@@ -102,7 +101,7 @@ def text_of_row(line: bytes) -> str:
 
 
 def cells_of_row(text: str) -> list[str]:
-    """Return the cells of a row of a CSV file; quoted ones hold no line end.
+    """Return the cells of a CSV row; quoted cells contain no line end.
 
     Raises:
         Rejected: ``invalid_csv`` (400). Permanent.
@@ -118,12 +117,7 @@ def cells_of_row(text: str) -> list[str]:
 def csv_reader(
     read_columns: Callable[[str], tuple[str, ...]], read_row: Callable[[tuple[str, ...], list[str]], T]
 ) -> Callable[[bytes], T | None]:
-    """Return a reader of lines of CSV, the first of which names the columns.
-
-    Args:
-        read_columns: Checks the first line, and returns its columns.
-        read_row: Returns what the cells under those columns mean.
-    """
+    """Return a reader of CSV lines: ``read_columns`` checks the first one, ``read_row`` converts the others."""
     columns: tuple[str, ...] = ()
 
     def read(line: bytes) -> T | None:

@@ -1,7 +1,7 @@
 """Addresses and headers as viewers see them. Pure.
 
-A path, a query or the user of a URL may be a secret, so only the host is shown. A header shows its references, which
-are names; a plain value is shown only where headers of this name never hold a secret.
+A path, a query or the user of a URL may be a secret, so only the host is shown. Of a header, references are shown,
+because they are names; a plain value is shown only for headers that never contain a secret.
 """
 
 import json
@@ -13,17 +13,17 @@ from typing import Any
 from tickwright.domain.secret_hosts import names_address
 from tickwright.domain.secrets import MASK, REFERENCE
 
-DIGITS_MAX = 4_000  # Python refuses to read longer numbers; by SQL a document can have them
+DIGITS_MAX = 4_000  # Python refuses longer numbers; documents written by SQL may have them
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^\s:\\\[\]%&]*)(?::[0-9]*)?")
 _WITHOUT_HOST = frozenset({"alert", "amqp", "kafka", "pg", "python"})
 _BROKEN_URL = re.compile(r"\s*(https?|wss?):", re.IGNORECASE)
-_RUN = r"\\(?<!\\\\)\\*"  # JSON in JSON doubles them; from the first one only, or a run takes its square
+_RUN = r"\\(?<!\\\\)\\*"  # JSON in JSON doubles them; from the first one only, else a run takes quadratic time
 _SLASHES = rf"(?:/|{_RUN}(?:/|u002f)|%(?:25)*2f|&#x0*2f;|&#0*47;|&sol;)"
 _COLONS = rf"(?::|{_RUN}u003a|%(?:25)*3a|&#x0*3a;|&#0*58;|&colon;)"
 _SLASH, _COLON = (re.compile(spelled, re.IGNORECASE) for spelled in (_SLASHES, _COLONS))
 SEPARATOR = _COLONS + _SLASHES + _SLASHES
-"""What is between scheme and host, also as JSON, a URL or HTML escape it: for Python and for PostgreSQL."""
+"""The text between scheme and host, also as escaped by JSON, URLs or HTML; for Python and for PostgreSQL."""
 _IN_TEXT = re.compile(SEPARATOR + r"([^\s\"<>]*)", re.IGNORECASE)
 _WIDEST = re.compile(r"(?:&#x?[0-9a-f]+;|[^/?#])*", re.IGNORECASE)
 _AT = re.compile(r"@|\\u0040|%(?:25)*40|&#x0*40;|&#0*64;|&commat;", re.IGNORECASE)
@@ -36,20 +36,20 @@ _HARMLESS = frozenset({"accept", "accept-charset", "accept-language", "content-t
 
 
 def masked_address(text: str) -> str:
-    """Return ``https://host/…`` for a URL with more to it, and ``scheme:***`` for a destination of an unknown kind."""
+    """Return ``https://host/…`` for a URL with more than a host, ``scheme:***`` for an unknown destination."""
     found = _SCHEME.fullmatch(text)
     if found is None:
         scheme, colon, _ = text.partition(":")
         return text if not colon or scheme in _WITHOUT_HOST else f"{scheme}:{MASK}"
     scheme, authority, rest = found.groups()
     host = authority.rpartition("@")[2]
-    if _HOST.fullmatch(REFERENCE.sub("x", host)) is None:  # a password with a slash ends where a path begins
+    if _HOST.fullmatch(REFERENCE.sub("x", host)) is None:  # a password may contain a slash
         return f"{scheme}://{MASK}"
     return f"{scheme}://{host}{'' if not rest else '/' if rest == '/' else '/…'}"
 
 
 def masked_text(text: str) -> str:
-    """Return a text, such as an error, with the hosts only of the URLs in it."""
+    """Return a text, such as an error, with only the hosts of its URLs."""
     return _IN_TEXT.sub(_masked_url, text) if _may_name_an_address(text) else text
 
 
@@ -58,7 +58,7 @@ def _masked_url(found: re.Match[str]) -> str:
 
 
 def _may_hide_a_user(address: str) -> bool:
-    """Return whether an escaped slash is before an ``@``: the host ends there, or it is part of a password."""
+    """Return whether an escaped slash is before an ``@``: it ends the host, or is part of a password."""
     widest = _WIDEST.match(address)
     return widest is not None and _AT.search(unescaped(widest[0]).partition("/")[2]) is not None
 
@@ -69,12 +69,12 @@ def _may_name_an_address(text: str) -> bool:
 
 
 def unescaped(text: str) -> str:
-    """Return a text with plain slashes and colons where they are escaped, so that addresses are recognised as such."""
+    """Return a text with its escaped slashes and colons made plain, so that addresses are recognised."""
     return _COLON.sub(":", _SLASH.sub("/", text))
 
 
 def masked_tokens(document: bytes) -> bytes:
-    """Return JSON with the hosts only of the URLs in its texts and names; whatever is no text stays byte for byte."""
+    """Return JSON with only the hosts of the URLs in its texts and names; all else stays byte for byte."""
     text = document.decode()
     return _TOKEN.sub(_masked_token, text).encode() if _may_name_an_address(text) else document
 
@@ -88,11 +88,9 @@ def _masked_token(found: re.Match[str]) -> str:
 
 
 def masked_urls(document: Any, *, named: bool = False) -> Any:
-    """Return a document, such as a party, with the hosts only of the addresses in it, at any depth.
+    """Return a document, such as a party, with only the hosts of its addresses, at any depth.
 
-    Args:
-        document: As decoded from JSON.
-        named: It is below a name of an address, where one needs no scheme.
+    ``named`` is true below a name of an address, where an address needs no scheme.
     """
     if isinstance(document, Mapping):
         return {
@@ -104,21 +102,21 @@ def masked_urls(document: Any, *, named: bool = False) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """Return what JSON text says; a number that most readers refuse is a text.
+    """Return the value of a JSON text; a number that most readers refuse becomes a text.
 
     Raises:
-        RecursionError: It is nested deeper than the API would take.
+        RecursionError: It is nested deeper than the API accepts.
     """
     return json.loads(text, parse_float=_number, parse_int=_whole)
 
 
 def masked_json(text: str) -> str:
-    """Return JSON text as :func:`masked_urls` shows it; the text itself where it names no address."""
+    """Return JSON text masked by :func:`masked_urls`; the text itself if it contains no address."""
     try:
         document = read_json(text)
         shown = masked_urls(document)
         return text if shown == document else json.dumps(shown, ensure_ascii=False)
-    except RecursionError:  # nested deeper than the API takes: what is in it is unknown
+    except RecursionError:  # nested too deep to be checked for addresses
         return json.dumps({MASK: MASK})
 
 
@@ -146,7 +144,7 @@ def _masked_leaf(text: str, named: bool) -> str:
 
 
 def masked_http(table: Any) -> Any:
-    """Return what a partner's settings say of HTTP, without possible secrets."""
+    """Return the ``http`` settings of a partner, without possible secrets."""
     if not isinstance(table, Mapping):
         return table
     shown = dict(table)
@@ -169,7 +167,7 @@ def _is_shown(name: str, value: Any) -> bool:
 
 
 def masked_document(document: Any) -> Any:
-    """Return what an audit row has of a task type, a partner or a message, without possible secrets."""
+    """Return the document of a task type, a partner or a message for an audit row, without possible secrets."""
     if not isinstance(document, Mapping):
         return document
     addresses = _ADDRESSES | ({"subject"} if document.get("kind") == "outbox" else set())

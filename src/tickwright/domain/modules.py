@@ -1,7 +1,7 @@
-"""Modules, and the windows that entities are polled in.
+"""Modules, and the windows in which entities are polled.
 
-A window is known by its start in whole seconds since 1970 by the database's clock (the ``alignedTimestamp`` of a key).
-Code that iterates windows instead of ticks cannot drift, skip a window, or have one twice.
+A window is identified by its start in whole seconds since 1970 by the database's clock (the ``alignedTimestamp`` of a
+key). Code that iterates windows instead of ticks cannot drift, skip a window, or process one twice.
 """
 
 import re
@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from math import floor
 
 MODULE_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,49}")
-"""A whole name of a module; it is the task type of a message, and a part of ``ENABLE_<NAME>_POLLING``."""
+"""The name of a module; it is the task type of a message, and a part of ``ENABLE_<NAME>_POLLING``."""
 
 
 def parse_modules(text: str) -> tuple[str, ...]:
-    """Return the modules that ``text``, such as ``"LOCATIONS,TARIFFS"``, names: in capitals, each once, in their order.
+    """Return the modules in ``text``, such as ``"LOCATIONS,TARIFFS"``: in capitals, in order, without repetitions.
 
-    Rows are also written by hand in SQL, so spaces, small letters, doubles and empty names are no mistake. A name
-    without a module is returned as well: the caller knows which ones there are.
-
-    Args:
-        text: Names with commas between; may be empty.
+    Rows are also written by hand in SQL, so spaces, small letters, repetitions, empty names and empty texts are
+    accepted. Names of unknown modules are returned, too; the caller checks them.
 
     Invariants:
         MOD-1: ``parse_modules(",".join(parse_modules(t))) == parse_modules(t)``.
@@ -37,18 +34,16 @@ class Window:
 
     @property
     def end_s(self) -> int:
-        """Where the next one begins."""
+        """Start of the next window."""
         return self.start_s + self.length_s
 
 
 def window_at(now_s: float, length_s: int) -> Window:
-    """Return the window that ``now_s`` lies in.
+    """Return the window of ``length_s``, 1 or more, that contains ``now_s``, by the database's clock.
 
-    Args:
-        now_s: Seconds since 1970 by the database's clock.
-        length_s: 1 or more; it need not divide a day.
+    A length need not divide a day.
 
     Invariants:
-        WIN-1: every instant lies in exactly one window of a length, and the start belongs to it.
+        WIN-1: every instant is in exactly one window of a length, and a window includes its start.
     """
     return Window(floor(now_s / length_s) * length_s, length_s)

@@ -1,8 +1,8 @@
-"""Named values in a user's SQL: ``:country`` becomes what a driver binds; no value is written into the text.
+"""Named values in a user's SQL: ``:country`` becomes a bound parameter; no value is written into the text.
 
-What only resembles one stays as it is: ``::casts``, ``:=``, slices such as ``[1:2]`` and ``[1:n]``, quoted
-texts and names, dollar quotes, nested comments. The rule is PostgreSQL's lexer; other databases differ in comments
-only. A colon directly behind a word, a digit, a quote or a closing bracket begins no name: write a blank there.
+Similar texts stay unchanged: ``::casts``, ``:=``, slices such as ``[1:2]`` and ``[1:n]``, quoted texts and names,
+dollar quotes, nested comments. The rule is PostgreSQL's lexer; other databases differ in comments only. A colon
+directly after a word, a digit, a quote or a closing bracket begins no name: write a blank before it.
 """
 
 import re
@@ -33,7 +33,7 @@ _BEGINS = frozenset({"select", "with", "values", "table", "from"})
 
 
 class Place(NamedTuple):
-    """A ``:name`` from ``start`` up to ``end``, in characters; ``tested``: ``IS NULL`` follows it."""
+    """A ``:name`` from ``start`` to before ``end``, in characters; ``tested``: ``IS NULL`` follows it."""
 
     name: str
     start: int
@@ -42,23 +42,23 @@ class Place(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """SQL as a driver takes it, and the values in the order of their numbers."""
+    """SQL for a driver, and the values in the order of their numbers."""
 
     sql: str
     values: tuple[Any, ...]
     tested: frozenset[int]
-    """Numbers that are only tested for null, which says nothing of a type: for PostgreSQL it has to be given."""
+    """Numbers that are only tested for null. That implies no type, so for PostgreSQL it must be given."""
     moved: tuple[tuple[int, int], ...]
-    """Pairs of an offset in ``sql`` and the one in the original, where a run that was not changed begins."""
+    """Where unchanged text begins: pairs of its offset in ``sql`` and in the original."""
 
     def original(self, offset: int) -> int:
-        """Return the offset in the original of the character at ``offset`` of ``sql``."""
+        """Return the offset in the original text of the character at ``offset`` in ``sql``."""
         here, there = max((pair for pair in self.moved if pair[0] <= offset), default=(0, 0))
         return there + offset - here
 
 
 def find_places(sql: str) -> list[Place]:
-    """Return every ``:name`` of ``sql`` in its order.
+    """Return every ``:name`` of ``sql`` in order.
 
     Raises:
         Rejected: ``invalid_sql``: a value is written as ``$1``. Permanent.
@@ -84,7 +84,7 @@ def _behind_comment(sql: str, at: int) -> int:
 
 
 def bare(sql: str) -> str:
-    """Return ``sql`` with blanks in the place of quoted texts, quoted names and comments: what is left is syntax.
+    """Return ``sql`` with blanks for quoted texts, quoted names and comments; the rest is syntax.
 
     Raises:
         Rejected: ``invalid_sql``: a quote or a comment has no end, or a value is written as ``$1``. Permanent.
@@ -104,10 +104,10 @@ def bare(sql: str) -> str:
 
 
 def one_query(sql: str) -> str:
-    """Return ``sql`` without its last semicolon, if its text may be one query; what it does, its database says.
+    """Return ``sql`` without its last semicolon, if it may be one query; the database decides what it does.
 
     Raises:
-        Rejected: ``invalid_sql``: it begins as another statement, goes on behind a semicolon, or its parentheses,
+        Rejected: ``invalid_sql``: it begins as another statement, continues after a semicolon, or its parentheses,
             quotes or comments do not match. Permanent.
     """
     query = sql.rstrip().removesuffix(";")
@@ -141,7 +141,7 @@ def _is_closed(token: str) -> bool:
 
 
 def placeholders(sql: str) -> frozenset[str]:
-    """Return the names of the values that ``sql`` asks for.
+    """Return the names of the values that ``sql`` needs.
 
     Raises:
         Rejected: ``invalid_sql``. Permanent.
@@ -150,15 +150,15 @@ def placeholders(sql: str) -> frozenset[str]:
 
 
 def bind(sql: str, values: Mapping[str, Any], mark: Callable[[int], str]) -> Bound:
-    """Return ``sql`` with ``mark(n)`` in the place of each name, from 1 on.
+    """Return ``sql`` with ``mark(n)`` for each name, from 1 on.
 
     A name has one number everywhere, so that equal expressions stay equal, and another one before ``IS NULL``.
 
     Raises:
-        Rejected: ``missing_value`` naming what is not among ``values``; ``invalid_sql``. Permanent.
+        Rejected: ``missing_value``, naming the missing one; ``invalid_sql``. Permanent.
 
     Invariants:
-        PLH-1: no value gets into the text; what is no placeholder is not changed.
+        PLH-1: no value is written into the text; everything except placeholders is unchanged.
     """
     numbers: dict[tuple[str, bool], int] = {}
     pieces: list[str] = []

@@ -1,14 +1,14 @@
-"""When a batch occurs: once, every so many units of the calendar from its first run on, or by cron, in its time zone.
+"""When a batch occurs in its time zone: once, every so many calendar units from its first run on, or by cron.
 
-Everything counts from the first run's time on the wall of the zone, never from the occurrence before: nothing drifts.
+Occurrences count from the first run's wall-clock time, never from the previous occurrence, so nothing drifts.
 
-- MINUTES, HOURS, DAYS and WEEKS are steps on the wall: 6 HOURS from 9:00 is 9:00, 15:00, 21:00, 3:00 on every day,
-  those included on which the clocks change.
-- MONTHS have the first run's day and time; where a month is too short, its last day, and the 31st again behind it.
-- A cron expression means times on the wall; it begins at or after the first run, where there is one.
+- MINUTES, HOURS, DAYS and WEEKS are steps in wall-clock time: 6 HOURS from 9:00 is 9:00, 15:00, 21:00, 3:00 on every
+  day, including those with a clock change.
+- MONTHS have the first run's day and time; in a shorter month its last day, and the 31st again after it.
+- A cron expression defines wall-clock times; it begins at or after the first run, if there is one.
 
-What becomes of a time that the clocks jump over, or that comes twice, is :mod:`tickwright.domain.wallclock`'s rule: one
-for all of them. The first run itself is an instant, and is always the first occurrence of a series in units.
+:mod:`tickwright.domain.wallclock` has the rule for times that the clocks skip or repeat. The first run itself is an
+instant, and is always the first occurrence of a series in units.
 """
 
 from bisect import bisect_left
@@ -34,12 +34,12 @@ from tickwright.domain.wallclock import (
     zone_of,
 )
 
-# Cron. ``cronsim`` reads the fields and decides which days they mean (``L``, ``1#2``, and the rule about a day of the
-# month beside a day of the week); which instants these are in a zone is :mod:`tickwright.domain.wallclock`'s rule.
+# Cron. ``cronsim`` parses the fields and decides which days they match (``L``, ``1#2``, and the rule for a day of the
+# month beside a day of the week); :mod:`tickwright.domain.wallclock` decides which instants these are in a zone.
 
 CRON_CHARS_MAX = 256
 SEARCHED_YEARS = 50
-"""29 February on a given weekday is 40 years from the next one at most: what does not fire in this time never does."""
+"""29 February on a given weekday recurs within 40 years: an expression that does not fire in 50 never does."""
 ALIASES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -58,8 +58,8 @@ class Cron:
     """The wall-clock times of an expression.
 
     Attributes:
-        unit_us: For the hour that comes twice. Where every hour is meant, the shortest time between two of the minutes,
-            so that the schedule goes on; a day otherwise, so that each time occurs once.
+        unit_us: For the repeated hour. If the expression matches every hour, the shortest time between two of its
+            minutes, so that the schedule continues; otherwise a day, so that each time occurs once.
     """
 
     def __init__(self, sim: CronSim) -> None:
@@ -88,7 +88,7 @@ class Cron:
         return None if found is None else found * DAY_US + self._times[-1]
 
     def count(self, start: int, end: int) -> int:
-        """Return how many there are from ``start`` on and before ``end``."""
+        """Return how many times there are from ``start`` to before ``end``."""
         if end <= start:
             return 0
         (day, time), (last_day, last_time) = divmod(start, DAY_US), divmod(end, DAY_US)
@@ -108,14 +108,14 @@ class Cron:
 
 @lru_cache(maxsize=256)
 def parse_cron(text: str) -> Cron:
-    """Return the times that ``text`` means.
+    """Return the times of a cron expression.
 
     Args:
         text: ``minute hour day-of-month month day-of-week`` or a name of :data:`ALIASES`; at most 256 characters.
 
     Raises:
-        Rejected: ``invalid_cron`` with the ``place`` of the field, from 1 on, where one is at fault; also for what
-            never fires, such as 31 February. Permanent.
+        Rejected: ``invalid_cron``, with the ``place`` of an invalid field, from 1 on; also for an expression that never
+            fires, such as 31 February. Permanent.
     """
     fields = ALIASES.get(text.strip().lower(), text).split() if len(text) <= CRON_CHARS_MAX else []
     if len(fields) != len(FIELDS):
@@ -136,7 +136,7 @@ def parse_cron(text: str) -> Cron:
 
 def _read(text: str) -> CronSim | None:
     try:
-        return CronSim(text, datetime(1970, 1, 1))  # noqa: DTZ001 - days and times are read off it, never an instant
+        return CronSim(text, datetime(1970, 1, 1))  # noqa: DTZ001 - only days and times are read from it
     except CronSimError:
         return None
 
@@ -160,7 +160,7 @@ class Missed:
     Attributes:
         count: All of them, exactly.
         oldest: The first of them.
-        slots: The newest of them, as many as were asked for, in their order.
+        slots: The requested number of the newest, in order.
     """
 
     count: int
@@ -170,22 +170,22 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """The occurrences of a batch. With neither unit nor cron only ``first_at``, once; without that one either, none.
+    """The occurrences of a batch. Without unit and cron only ``first_at``, once; without that, too, none.
 
     Attributes:
         first_at: The first run, aware; from 1970 to 9998.
         time_zone: A name of the time zone database, such as ``Europe/Kyiv``.
         unit: 1 to 1,000,000, with its ``unit_type``; needs ``first_at``.
-        cron: Five fields or a name such as ``@daily``; not beside a unit.
+        cron: Five fields or a name such as ``@daily``; not together with a unit.
 
     Raises:
         Rejected: ``invalid_time_zone``, ``invalid_cron``, ``invalid_recurrence``. Permanent.
 
     Invariants:
-        REC-1: occurrences ascend strictly; the same terms have the same ones on every node.
+        REC-1: occurrences ascend strictly; equal recurrences have equal occurrences on every node.
         REC-2: ``between(a, b)`` and ``between(b, c)`` are ``between(a, c)``; ``next_after(a)`` is the oldest of any
             ``between(a, b)`` that has one.
-        REC-3: a series in units never drifts: its times on the wall are the first one and multiples of the unit.
+        REC-3: a series in units never drifts: its wall-clock times are the first one plus multiples of the unit.
     """
 
     first_at: datetime | None
@@ -209,14 +209,10 @@ class Recurrence:
         return None if found is None else instant_at(found)
 
     def between(self, after: datetime, until: datetime, newest: int) -> Missed:
-        """Return what occurs behind an instant and at or before another one, however many years that is.
+        """Return the occurrences after ``after`` and at or before ``until``, both aware, however many years apart.
 
-        Series in units are counted by arithmetic; a cron tests each day, about a microsecond each.
-
-        Args:
-            after: Aware. What occurs then is not among it.
-            until: Aware. What occurs then is.
-            newest: How many of the newest to give, 0 to 100,000.
+        Of the newest, 0 to 100,000 are returned. Series in units are counted by arithmetic; a cron tests each day,
+        about a microsecond each.
         """
         if not 0 <= newest <= NEWEST_MAX:
             raise Rejected("invalid_recurrence", f"newest: 0 to {NEWEST_MAX:,}")
@@ -268,14 +264,14 @@ def _check_unit(terms: Recurrence) -> None:
 
 
 class _Numbered(Protocol):
-    """Walls that have numbers: 0 is the first run's."""
+    """Walls with numbers: 0 is the first run's."""
 
     def number(self, wall: int) -> int:
         """Return the lowest number whose wall is at or after ``wall``."""
         ...
 
     def at(self, number: int) -> int | None:
-        """Return that wall; ``None`` where it has no date."""
+        """Return the wall of a number; ``None`` if it has no date."""
         ...
 
     def first(self, wall: int) -> int | None:
@@ -287,7 +283,7 @@ class _Numbered(Protocol):
         return self.at(self.number(wall) - 1)
 
     def count(self, start: int, end: int) -> int:
-        """Return how many there are from ``start`` on and before ``end``."""
+        """Return how many times there are from ``start`` to before ``end``."""
         return max(0, self.number(end) - self.number(start))
 
 

@@ -1,7 +1,7 @@
-"""When a failed attempt is tried again: exponential back-off with full jitter, and ``Retry-After``.
+"""When a failed attempt is retried: exponential back-off with full jitter, and ``Retry-After``.
 
-Pure: the random number comes in as an argument. A wait that is requested, by a receiver (``Retry-After``) or by a
-handler, outranks the policy upwards, never downwards. A receiver's counts up to an hour, a handler's up to ten years.
+Pure: the random number is an argument. A wait that a receiver (``Retry-After``) or a handler requests can lengthen the
+wait of the policy, never shorten it. A receiver's request counts up to an hour, a handler's up to ten years.
 Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
 
@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 RETRY_AFTER_MAX = timedelta(hours=1)
-"""The longest wait that a receiver's answer can ask for: it may be a mistake."""
+"""The longest wait that a receiver can request; a longer one may be a mistake."""
 
 WAIT_MAX = timedelta(days=3660)
-"""The longest wait that a handler can ask for."""
+"""The longest wait that a handler can request."""
 
 DELAY_MIN = timedelta(milliseconds=100)
 
@@ -25,7 +25,6 @@ class RetryPolicy:
     Attributes:
         base: Ceiling of the first wait.
         factor: Each further ceiling is this many times the one before, 1 to 10.
-        cap: No ceiling is above it.
     """
 
     base: timedelta = timedelta(seconds=1)
@@ -33,17 +32,14 @@ class RetryPolicy:
     cap: timedelta = timedelta(hours=1)
 
     def ceiling_s(self, attempt: int) -> float:
-        """Return the longest wait in seconds after failed attempt number ``attempt``: for waits without full jitter."""
+        """Return the longest wait in seconds after failed attempt ``attempt``; also the wait itself without jitter."""
         exponent = min(max(attempt - 1, 0), 64)
         return min(self.base.total_seconds() * self.factor**exponent, self.cap.total_seconds())
 
     def delay(self, attempt: int, unit: float, retry_after: timedelta | None = None) -> timedelta:
-        """Return how long to wait after failed attempt number ``attempt``.
+        """Return how long to wait after failed attempt ``attempt``, 1 for the first one.
 
-        Args:
-            attempt: 1 for the first one.
-            unit: A random number in ``[0, 1)``.
-            retry_after: What was asked for; a receiver's answer is bounded by ``within_an_hour`` before.
+        ``unit`` is a random number in ``[0, 1)``. A receiver's ``retry_after`` is first bounded by ``within_an_hour``.
 
         Invariants:
             RTY-1: never below 100 ms, so a failing job is never a hot loop.
@@ -55,7 +51,7 @@ class RetryPolicy:
 
 
 def within_an_hour(retry_after: timedelta | None) -> timedelta | None:
-    """Return how long a receiver asks to wait, an hour at the most."""
+    """Return the wait that a receiver requests, an hour at most."""
     return None if retry_after is None else min(retry_after, RETRY_AFTER_MAX)
 
 
@@ -63,12 +59,9 @@ _HEADER_CHARS_MAX = 64
 
 
 def parse_retry_after(value: str | None, *, now_unix_s: int, most: timedelta) -> timedelta | None:
-    """Return how long to wait, 0 to ``most``; ``None`` for nothing or garbage.
+    """Return how long to wait, 0 to ``most``; ``None`` for a missing or invalid header.
 
-    Args:
-        value: The header as it came: seconds, or a date.
-        now_unix_s: What a date is compared with: :func:`answered_at`.
-        most: Longer waits are cut to it.
+    The header is seconds or a date, which is compared with ``now_unix_s``; see :func:`answered_at`.
     """
     if value is None or len(value) > _HEADER_CHARS_MAX:
         return None
@@ -80,7 +73,7 @@ def parse_retry_after(value: str | None, *, now_unix_s: int, most: timedelta) ->
 
 
 def answered_at(date: str | None, *, now_unix_s: int) -> int:
-    """Return when an answer was given, by the clock of its server; by ours where the header ``Date`` says nothing.
+    """Return when a server answered, by its clock; by ours when its header ``Date`` is missing or invalid.
 
     A date to wait until is written by that clock, and ours may be wrong by hours.
     """

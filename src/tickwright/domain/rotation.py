@@ -1,4 +1,4 @@
-"""The rotation of a secret: for how long the old one stays valid beside the new one."""
+"""The rotation of a secret: how long the old one stays valid beside the new one."""
 
 from datetime import timedelta
 
@@ -12,13 +12,13 @@ OVERLAP_MAX = timedelta(days=30)
 
 
 class RotateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How long the old secret stays good beside the new one; at most 30 days."""
+    """How long the old secret stays valid beside the new one; at most 30 days."""
 
     overlap: DurationText = "24h"
 
 
 def check_overlap(overlap: timedelta) -> timedelta:
-    """Return ``overlap`` when an old secret may live on for so long.
+    """Return a valid ``overlap``.
 
     Raises:
         Rejected: ``invalid_overlap``. Permanent.

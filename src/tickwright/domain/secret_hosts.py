@@ -1,13 +1,13 @@
-"""Where a secret may go: the hosts that were declared for it, and the addresses that a document names.
+"""Where a secret may be sent: the hosts that were declared for it, and the addresses in a document.
 
 A document with references (a partner's settings, an entity's party) is a row, and less trusted than the process that
-puts the secrets in. So each secret is bound to hosts by the operator of the process::
+resolves them. So the operator of the process binds each secret to hosts::
 
     cpo.example               this host on every port, by TLS
     *.dhl.example:443         every name below it, on this port
     http://10.0.0.7:8080      this host also without TLS
 
-What cannot be read as one address by every URL parser is refused, not guessed.
+A text that URL parsers could read as different addresses is refused, not guessed.
 """
 
 import re
@@ -25,10 +25,10 @@ PLAIN = "http://"
 _TLS = frozenset({"https", "wss"})
 _PORTS: Mapping[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~%!$&'()*+,;=:@\[\]-]*)(?=[/?#]|\Z)")
-"""Begins where a word does: at every letter of one, a long text would take the square of its length."""
+"""Begins at the start of a word: otherwise a long word takes quadratic time."""
 _LOOKS_LIKE_ONE = re.compile(r"://|\A\s*(?:(?:https?|wss?):|[/\\]{2})", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-"""Parsers of URLs drop some of these, before a text and within it."""
+"""URL parsers drop some of these, before a text and within it."""
 _ADDRESS_NAME = re.compile(
     "(?:host|hostname|url|uri|endpoint|server|address|addr|authority|base|callback|domain|gateway|href|link|origin|peer"
     r"|proxy|site|target|webhook)(?:e?s)?\Z"
@@ -40,7 +40,7 @@ _IN_A_HOST = re.compile(r"\.|:[0-9]|\[")
 
 
 class Destination(NamedTuple):
-    """A host that a secret would be sent to; ``port`` is ``None`` where nothing says it."""
+    """A host that a secret would be sent to; ``port`` is ``None`` when it is unknown."""
 
     host: str
     port: int | None
@@ -53,11 +53,11 @@ class Destination(NamedTuple):
 
 
 SecretsFor = Callable[[Sequence[Destination]], Secrets]
-"""The secrets that may go to all of these."""
+"""Returns the secrets that may be sent to all of these."""
 
 
 class HostRule(NamedTuple):
-    """One entry of a secret's hosts; ``suffix`` where it began with ``*``."""
+    """One entry of a secret's hosts; ``suffix`` if it began with ``*``."""
 
     host: str
     port: int | None
@@ -65,13 +65,13 @@ class HostRule(NamedTuple):
     suffix: bool
 
     def covers(self, to: Destination, *, plain: bool = False) -> bool:
-        """Whether the secret may go there; ``plain``: something else allows this address without TLS."""
+        """Return whether the secret may be sent there; ``plain``: another rule allows this address without TLS."""
         named = to.host.endswith(self.host) if self.suffix else to.host == self.host
         return named and self.port in {None, to.port} and (to.tls or self.plain or plain)
 
 
 def parse_hosts(text: str) -> tuple[HostRule, ...]:
-    """Read ``cpo.example, *.dhl.example:443``; commas, blanks and lines separate.
+    """Read ``cpo.example, *.dhl.example:443``; commas, blanks and lines separate entries.
 
     Raises:
         Rejected: ``invalid_secret_hosts``, naming the entry. Permanent.
@@ -102,7 +102,7 @@ def _host(authority: str) -> WebTarget:
 
 
 def destination_of(url: str) -> Destination:
-    """Return where a URL leads.
+    """Return the destination of a URL.
 
     Raises:
         Rejected: ``secret_host_unknown``. Permanent.
@@ -114,11 +114,11 @@ def destination_of(url: str) -> Destination:
 
 
 def destinations_of(document: Any) -> tuple[Destination, ...]:
-    """Return every address that a document names, at any depth: URLs, and hosts below the name of an address.
+    """Return every address in a document, at any depth: URLs, and hosts below a member that names an address.
 
-    ``host``, ``url``, ``uri`` and ``endpoint`` always name one. Below other such names and their
-    plurals, and in what is nested below any of them, a text with a dot, a port or a bracket is one. Where this finds
-    too much, the function names the address itself: ``task.resolve(document, to=url)``.
+    ``host``, ``url``, ``uri`` and ``endpoint`` always contain one. Below other such names and their plurals, and in
+    documents below any of them, a text with a dot, a port or a bracket is one. If this finds too much, the function
+    can pass the address itself: ``task.resolve(document, to=url)``.
 
     Raises:
         Rejected: ``secret_host_unknown``: a text resembles an address and cannot be read, or there is none.
@@ -134,13 +134,13 @@ def destinations_of(document: Any) -> tuple[Destination, ...]:
 
 
 def names_address(name: str) -> bool:
-    """Whether the member of this name is an address, also without a scheme, or holds some."""
+    """Return whether the member of this name contains addresses, also without a scheme."""
     words = (_SQUEEZED.sub("", name.lower()), *(word.lower() for word in _WORD.findall(name)))
     return any(_ADDRESS_NAME.search(word) for word in words)
 
 
 class _Named(Enum):
-    """What the names above a text say of it."""
+    """Whether the names above a text mark it as an address."""
 
     NO = 0
     MAYBE = 1

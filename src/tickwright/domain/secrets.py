@@ -1,11 +1,11 @@
 """Secrets by reference (``${env:NAME}``, ``${file:NAME}``) in documents, and secrets masked in texts.
 
-A document names a secret, and the process that calls resolves it. ``domain.secret_hosts`` says where a secret may be
-sent, ``process.secrets`` where it is found.
+A document names a secret, and the process that makes the call resolves it. ``domain.secret_hosts`` decides where a
+secret may be sent; ``process.secrets`` reads it.
 
-A secret in a text is found however it is escaped: as JSON, Python, a URL, HTML or Base64. Text and secret are compared
-without their escapes, so one rule covers every program that escapes too much or too little; and as they are, for a
-secret that has an escape in it. The time is linear in the length of the text.
+A secret in a text is found in any escaped form: JSON, Python, a URL, HTML or Base64. Text and secret are compared
+without their escapes, so one rule covers every program that escapes too much or too little. They are also compared
+unchanged, for a secret that contains an escape. The time is linear in the length of the text.
 """
 
 import re
@@ -19,8 +19,8 @@ from tickwright.domain.errors import Rejected
 
 MASK = "***"
 GROWTH_MAX = 6
-"""As many characters as a byte of a secret takes at most, such as ``\\u0026`` and ``&quot;`` do."""
-_PASSES = 5  # an escape that is escaped itself, such as JSON in a URL, takes a pass each
+"""The most characters of one byte of a secret, as in ``\\u0026`` and ``&quot;``."""
+_PASSES = 5  # nested escapes, such as JSON in a URL, take a pass each
 _CHARS_MIN = 4
 _HEX = "[0-9A-Fa-f]"
 _ESCAPE = re.compile(
@@ -33,13 +33,13 @@ _ESCAPE = re.compile(
 _ALIKE = str.maketrans("+\n\r\t\b\f\v\a\0", " nrtbfva0") | dict(
     zip(range(0xDC80, 0xDD00), range(0x80, 0x100), strict=True)
 )
-"""An escaped line break is an n without its backslash; ``+`` may be a blank; a byte that is no UTF-8 is Latin-1."""
+"""An escaped line break is an n without its backslash; ``+`` may be a blank; a byte that is not UTF-8 is Latin-1."""
 
 Places = Iterator[tuple[int, int]]
 
 
 def spellings(secret: str) -> set[str]:
-    """Return what :func:`mask_secrets` searches: a secret, its Base64, and both without escapes."""
+    """Return the texts that :func:`mask_secrets` searches: a secret, its Base64, and both without escapes."""
     plain = secret.encode("utf-8", "surrogateescape")
     encoded = [encode(plain).decode() for encode in (b64encode, urlsafe_b64encode)]
     whole = {secret, *encoded, *(one.rstrip("=") for one in encoded)}
@@ -47,18 +47,15 @@ def spellings(secret: str) -> set[str]:
 
 
 def _says_enough(short: str, whole: str) -> bool:
-    """Return false for what is left of a secret of blanks or backslashes: it would be found everywhere."""
+    """Return false for the remainder of a secret of blanks or backslashes: it would be found everywhere."""
     return len(short.strip()) >= min(_CHARS_MIN, len(whole))
 
 
 def mask_secrets(text: str, spelled: Collection[str], *, mask: str = MASK, until: int | None = None) -> str:
-    """Return ``text`` with ``mask`` for each secret; nothing is left of those that contain or overlap each other.
+    """Return ``text`` with ``mask`` for each secret; of secrets that contain or overlap each other nothing is left.
 
-    Args:
-        text: Anything.
-        spelled: What :func:`spellings` returned for each secret.
-        mask: What is shown instead.
-        until: Of the text so much is returned; a secret that begins before is masked whole.
+    ``spelled`` are the results of :func:`spellings`. Only the text before ``until`` is returned; a secret that begins
+    before it is masked whole.
     """
     until = len(text) if until is None else until
     shown: list[str] = []
@@ -83,7 +80,7 @@ def _found(text: str, spelled: Collection[str]) -> Places:
     for one in spelled:
         begin = text.find(one)
         while begin >= 0:
-            last = begin  # of those that overlap or touch, which are one place: a text of nothing else has thousands
+            last = begin  # overlapping or touching ones are one place: a repetitive text has thousands
             while (again := text.rfind(one, last + 1, last + 2 * len(one))) >= 0:
                 last = again
             yield begin, last + len(one)
@@ -91,7 +88,7 @@ def _found(text: str, spelled: Collection[str]) -> Places:
 
 
 class _Plain:
-    """A text without its escapes, which says where in the text each part of it was."""
+    """A text without its escapes, with the original place of each part."""
 
     def __init__(self, text: str) -> None:
         self._passes: list[list[tuple[int, int, int, int]]] = []
@@ -116,7 +113,7 @@ class _Plain:
 
 
 def _without_escapes(text: str) -> tuple[str, list[tuple[int, int, int, int]]]:
-    """Return the text, and of each escape its place there and its place here."""
+    """Return the text without escapes, and of each escape its place before and after."""
     pieces: list[str] = []
     units: list[tuple[int, int, int, int]] = []
     size = end = 0
@@ -160,10 +157,10 @@ Secrets = Callable[[str], str | None]
 
 
 def resolve_references(document: Any, secrets: Secrets) -> Any:
-    """Return ``document`` with every reference in its texts replaced, at any depth; keys stay as they are.
+    """Return ``document`` with every reference in its texts replaced, at any depth; keys are not changed.
 
     Raises:
-        Rejected: ``secret_missing``, or what ``secrets`` raises. Retry once the secret is there.
+        Rejected: ``secret_missing``, or the errors of ``secrets``. Retry when the secret is there.
     """
     if isinstance(document, str):
         return REFERENCE.sub(lambda match: _lookup(match[1] or match[2], secrets), document)
@@ -182,12 +179,9 @@ def _lookup(name: str, secrets: Secrets) -> str:
 
 
 class ResolvedSecrets:
-    """Resolves secrets and remembers them, so that later texts can be cleared of them.
+    """Resolves secrets and remembers them, so that they can be masked in later texts.
 
     Exceptions of HTTP clients quote the request's headers and address.
-
-    Args:
-        secrets: Where they are found.
     """
 
     def __init__(self, secrets: Secrets) -> None:
@@ -199,14 +193,14 @@ class ResolvedSecrets:
         return self.remember(self._secrets(name))
 
     def remember(self, found: str | None) -> str | None:
-        """Return ``found``, which :meth:`mask` takes out of texts from now on."""
+        """Return ``found``, and mask it from now on."""
         if found:
             self._found |= spellings(found)
         return found
 
     def mask(self, text: str) -> str:
-        """Return ``text`` with ``***`` for every secret that was looked up, however it is escaped, and in Base64.
+        """Return ``text`` with ``***`` for every secret that was looked up, in any escaped form, and in Base64.
 
-        One that the function has encoded in another way, such as together with a name, is not recognised.
+        A secret that the function has encoded in another way, such as together with a name, is not recognised.
         """
         return mask_secrets(text, self._found)

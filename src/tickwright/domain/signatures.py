@@ -1,9 +1,8 @@
-"""Standard Webhooks signatures: how a receiver knows that a message is ours and unchanged.
+"""Standard Webhooks signatures: a receiver verifies that a message is ours and unchanged.
 
-Pure: the caller says what time it is. The signed text is ``id.timestamp.body``, with exactly the
-bytes that are sent; one ``v1,`` signature per secret, newest first, so that a receiver which
-knows either secret accepts during a rotation. The library ``standardwebhooks`` is the judge in
-the tests; it is not the signer because it wants text and a clock, and we have bytes and a hot path.
+Pure: the caller passes the time. The signed text is ``id.timestamp.body``, with exactly the bytes that are sent. There
+is one ``v1,`` signature per secret, newest first, so that during a rotation a receiver with either secret accepts it.
+Tests verify it with the library ``standardwebhooks``, which does not sign here, because it takes text and a clock.
 Source: the Standard Webhooks specification.
 """
 
@@ -18,13 +17,13 @@ from tickwright.domain.errors import Rejected
 
 SECRET_PREFIX = "whsec_"  # noqa: S105  a prefix, not a secret
 SECRET_BYTES = 32
-"""Of a secret that we make."""
+"""Of a secret that Tickwright generates."""
 
 SECRET_BYTES_MIN = 16
 
 
 def secret_of(key: bytes) -> str:
-    """Return key bytes as the ``whsec_…`` secret that receivers are given."""
+    """Return key bytes as a ``whsec_…`` secret for receivers."""
     return SECRET_PREFIX + base64.b64encode(key).decode()
 
 
@@ -33,7 +32,7 @@ def secret_key(secret: str) -> bytes:
     """Return the key bytes of a ``whsec_…`` secret.
 
     Raises:
-        Rejected: ``invalid_secret``; the message never repeats the secret. Do not retry.
+        Rejected: ``invalid_secret``; the message never repeats the secret. Permanent.
     """
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
@@ -46,16 +45,13 @@ def secret_key(secret: str) -> bytes:
 
 
 def sign(message_id: str, timestamp: int, body: bytes, secrets: Sequence[str]) -> str:
-    """Return the value of ``webhook-signature``: ``v1,…`` per secret, separated by spaces.
+    """Return the value of ``webhook-signature``: ``v1,…`` per secret, separated by spaces; empty without secrets.
 
-    Args:
-        message_id: Never contains a dot, which separates the signed parts.
-        timestamp: Unix seconds, the same number that ``webhook-timestamp`` says.
-        body: Exactly what is sent.
-        secrets: ``whsec_…``, newest first. Empty gives an empty text: an unsigned message.
+    ``message_id`` has no dot, which separates the signed parts; ``timestamp`` is Unix seconds, as in
+    ``webhook-timestamp``; ``body`` is exactly as it is sent; ``secrets`` are ``whsec_…``, newest first.
 
     Raises:
-        Rejected: ``invalid_secret``.
+        Rejected: ``invalid_secret``. Permanent.
     """
     signed = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
     digests = (hmac.digest(secret_key(secret), signed, "sha256") for secret in secrets)
@@ -63,5 +59,5 @@ def sign(message_id: str, timestamp: int, body: bytes, secrets: Sequence[str]) -
 
 
 def digest_of(*parts: object) -> bytes:
-    """Return a digest of what makes two requests the same."""
+    """Return a digest of the parts that identify a request."""
     return hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()

@@ -1,8 +1,8 @@
-"""Which trackers of a wheel have to move so that the load stays level. Pure.
+"""Which trackers of a wheel move so that the load stays level. Pure.
 
-The database decides where a tracker is first (``tickwright.place_of``). A wheel of ``interval_minutes`` has
-that many slots of a minute and six *buckets* of ten seconds in each. A bucket is the unit of levelling: what is even
-in buckets is even in slices of five minutes.
+The database chooses a tracker's first place (``tickwright.place_of``). A wheel of ``interval_minutes`` has that many
+slots of a minute, each with six *buckets* of ten seconds. Levelling works on buckets: load that is even in buckets is
+even in slices of five minutes.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ BUCKETS_PER_SLOT = 60 // BUCKET_S
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """So many trackers of one partner from one bucket of a wheel to another."""
+    """A number of trackers of one partner that move from one bucket of a wheel to another."""
 
     source: int
     target: int
@@ -26,20 +26,20 @@ class Move:
 def allowed_load(mean: float) -> int:
     """Return the most that a bucket may hold before trackers are moved out of it.
 
-    When a share of the trackers has ended at random, loads scatter by about half the root of their mean. Moving what is
-    beyond that moves some hundredths of all and keeps a partner level whose trackers are on several wheels.
+    When trackers have ended at random, loads vary by about half the root of their mean. Moving only the surplus over
+    that moves a few percent of the trackers, and keeps a partner level whose trackers are on several wheels.
     """
     return ceil(mean + 0.5 * sqrt(mean))
 
 
 def level(loads: Sequence[int], sources: Sequence[int], open_targets: Sequence[int], moves_max: int) -> list[Move]:
-    """Return the moves that bring ``sources`` down to what a bucket may hold.
+    """Return the moves that reduce ``sources`` to the allowed load.
 
     Args:
         loads: Trackers in each bucket of one partner's wheel.
-        sources: Buckets that may give trackers away now.
-        open_targets: Buckets that may receive some now.
-        moves_max: Trackers that may move in all.
+        sources: Buckets that may lose trackers now.
+        open_targets: Buckets that may receive trackers now.
+        moves_max: Trackers that may move in total.
 
     Returns:
         Moves from buckets above :func:`allowed_load` into the emptiest ones, never above the mean.

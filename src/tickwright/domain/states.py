@@ -1,4 +1,4 @@
-"""The life of a one-shot job, as data.
+"""The states of a one-shot job, as data.
 
 ::
 
@@ -10,14 +10,14 @@
        └──failure, release, reclaim──┘
 
 The diagram in ``capabilities/jobs/README.md`` is this table. Names are those of the source document.
-``tests/capabilities/jobs/test_job_life.py`` holds the database to it.
+``tests/capabilities/jobs/test_job_life.py`` compares the database with it.
 """
 
 from enum import StrEnum
 
 
 class JobStatus(StrEnum):
-    """Where a job is."""
+    """The status of a job."""
 
     PENDING = "pending"
     PROCESSING = "processing"

@@ -1,9 +1,9 @@
-r"""Untrusted JSON: what two parsers could read differently, or PostgreSQL would not keep, is refused.
+r"""Untrusted JSON: texts that two parsers could read differently, or that PostgreSQL would not store, are refused.
 
-Python's own parser accepts ``NaN``, lets the last of two equal keys win, turns ``1e400`` into infinity
-and keeps a lone surrogate that ``jsonb`` then refuses. Here every such text has an error with a stable
-code and the place where it is. The common body costs one pass of the C scanner with one hook per object;
-numbers, escapes and depth are checked only when a cheap search has found one.
+Python's own parser accepts ``NaN``, keeps the last of two equal keys, turns ``1e400`` into infinity and keeps a lone
+surrogate that ``jsonb`` then refuses. Here every such text has an error with a stable code and its place. An ordinary
+body costs one pass of the C scanner with one hook per object; numbers, escapes and depth are checked only when a cheap
+search has found one.
 
 Codes: ``invalid_json`` (with line and column), ``duplicate_key``, ``non_finite_number``,
 ``number_out_of_range``, ``too_deep``, ``unsupported_character`` (with a JSON pointer), all 400.
@@ -81,17 +81,14 @@ _careful = json.JSONDecoder(
 
 
 def loads(body: bytes) -> Any:
-    """Return what ``body`` says, in plain Python values.
-
-    Args:
-        body: UTF-8 without a byte order mark; its length is the caller's to bound.
+    """Return ``body``, UTF-8 without a byte order mark, as plain Python values; the caller limits its length.
 
     Raises:
-        Rejected: One of the codes above. Permanent: do not retry.
+        Rejected: One of the codes above. Permanent.
 
     Invariants:
-        SJ-1: what is accepted, PostgreSQL keeps as ``jsonb``.
-        SJ-2: what is accepted has one meaning for every JSON parser.
+        SJ-1: PostgreSQL stores every accepted body as ``jsonb``.
+        SJ-2: every accepted body has one meaning for every JSON parser.
     """
     try:
         text = body.decode()
@@ -137,7 +134,7 @@ def _refuse_characters(value: Any) -> None:
 
 
 _Place = tuple["_Place | None", str | int] | None
-"""Where a text is: the place of what it is in, and its name or number there."""
+"""The place of a text: the place of its object or array, and its name or number there."""
 
 
 def _strings(value: Any, place: _Place) -> Iterator[tuple[_Place, str]]:
@@ -153,7 +150,7 @@ def _strings(value: Any, place: _Place) -> Iterator[tuple[_Place, str]]:
 
 
 def _shown_place(place: _Place) -> str:
-    """Return the JSON pointer, with what cannot be kept shown as an escape."""
+    """Return the JSON pointer; characters that cannot be stored are shown as escapes."""
     parts: list[str] = []
     while place is not None:
         place, part = place
@@ -163,18 +160,18 @@ def _shown_place(place: _Place) -> str:
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
-    """Return ``body`` as the type that ``decoder`` was made for, after the checks of :func:`loads`.
+    """Return ``body`` as the type of ``decoder``, after the checks of :func:`loads`.
 
     Raises:
         Rejected: The codes of :func:`loads`; ``unknown_field`` (400); ``invalid_value`` (422), a field is
-            missing or has the wrong type. Permanent: do not retry.
+            missing or has the wrong type. Permanent.
     """
     loads(body)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from None
-    except msgspec.DecodeError as error:  # the two parsers disagree: be strict
+    except msgspec.DecodeError as error:  # the two parsers differ, so the body is refused
         raise _bad("invalid_json", f"not JSON: {error}", line=1, column=1) from None
 
 
@@ -189,11 +186,11 @@ def _invalid(text: str) -> Rejected:
 
 
 def _pointer(path: str) -> str:
-    """Turn msgspec's ``.a[0].b`` into ``/a/0/b``."""
+    """Convert msgspec's ``.a[0].b`` to ``/a/0/b``."""
     return re.sub(r"\.|\[([0-9.]+)\]", lambda found: f"/{found[1]}" if found[1] else "/", path)
 
 
 def shown(text: str) -> str:
-    """Return text of a stranger fit for a message: printable, quoted, at most 60 characters."""
+    """Return untrusted text for a message: printable, quoted, at most 60 characters."""
     cut = text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
     return json.dumps(cut)

@@ -1,10 +1,9 @@
-"""The grammar of destinations: what a message, a task type or an outbox row may be sent to.
+"""The grammar of destinations: where a message, a task or an outbox row may be sent.
 
-Decides, without I/O, whether a text names a destination and which one. It trusts nothing: a
-destination is typed by a user and ends up in a socket, a routing key or a topic, so everything
-that two parsers could read differently is refused here, once, instead of being repaired. What
-it does not decide is whether the address behind a host may be reached; that is
-``domain.addresses``, and it needs the resolved address.
+Decides, without I/O, whether a text is a destination and which one. A destination is typed by a user and ends up in a
+socket, a routing key or a topic. So a text that two parsers could read differently is refused here instead of being
+repaired. Whether the address of a host may be reached is decided by ``domain.addresses``, which needs the resolved
+address.
 
 ::
 
@@ -44,11 +43,10 @@ class WebTarget:
     """An HTTP callback or a WebSocket gateway.
 
     Attributes:
-        scheme: In lower case.
         host: Lower case, ASCII, without brackets and without a trailing dot.
-        port: Written out, 1..65535.
-        url: The canonical text, already encoded; what is requested.
-        literal: The address, where the host *is* one; it is checked like a resolved one.
+        port: 1 to 65535; the scheme's default if none is written.
+        url: The canonical, encoded URL; requests use it.
+        literal: The address if the host *is* one; it is checked like a resolved one.
     """
 
     scheme: WebScheme
@@ -59,13 +57,13 @@ class WebTarget:
 
     @property
     def tls(self) -> bool:
-        """Whether the other side has to prove its name."""
+        """Whether the connection uses TLS."""
         return self.scheme in {"https", "wss"}
 
 
 @dataclass(frozen=True, slots=True)
 class AmqpTarget:
-    """An exchange of RabbitMQ and the routing key; an empty exchange is the default one."""
+    """An exchange of RabbitMQ and a routing key; an empty exchange is the default one."""
 
     exchange: str
     routing_key: str
@@ -90,7 +88,7 @@ class PostgresTarget:
 
 @dataclass(frozen=True, slots=True)
 class PythonTarget:
-    """A handler that the app registered under a name; never an import path."""
+    """A handler that the program registered under a name; never an import path."""
 
     name: str
     scheme: Literal["python"] = "python"
@@ -102,20 +100,16 @@ OUR_PREFIX = "tickwright"
 
 @lru_cache(maxsize=4096)
 def parse_target(text: str) -> Target:
-    """Return the destination that ``text`` names.
+    """Return the destination of ``text``, at most 2,048 characters.
 
-    Remembered for the last 4,096 texts, because a relay asks the same question for every message.
-
-    Args:
-        text: At most 2,048 characters.
+    The last 4,096 results are cached, because a relay parses one per message.
 
     Raises:
-        Rejected: ``invalid_target``; the message says what is wrong and what is allowed.
-            Permanent: do not retry.
+        Rejected: ``invalid_target``; the message says what is wrong and what is allowed. Permanent.
 
     Invariants:
-        TGT-1: a text that is accepted names one host for every URL parser.
-        TGT-2: nothing accepted contains a control character, a space, a backslash, or userinfo.
+        TGT-1: an accepted text has one host for every URL parser.
+        TGT-2: no accepted text contains a control character, a space, a backslash, or userinfo.
     """
     scheme, colon, rest = text.partition(":")
     if scheme in _PORTS and colon:
@@ -134,7 +128,7 @@ def parse_target(text: str) -> Target:
 
 
 def is_internal(target: Target, prefixes: Collection[str]) -> bool:
-    """Whether it is an exchange, a queue or a topic of Tickwright: the function of this name in the database, here."""
+    """Return whether it is an exchange, queue or topic of Tickwright, as the database's function of this name does."""
     if isinstance(target, AmqpTarget):
         name = target.exchange or target.routing_key
     elif isinstance(target, KafkaTarget | PostgresTarget):

@@ -1,6 +1,6 @@
 """Durations (``"30s"``, ``"1h30m"``), rates (``"50/s"``) and instants (RFC 3339) as text, in one spelling everywhere.
 
-A bare number is refused: ``5`` has no unit. A time without an offset is refused: it is no instant.
+A number without a unit is refused, and so is a time without an offset, which is not an instant.
 """
 
 import re
@@ -29,20 +29,15 @@ DurationText = Annotated[
 
 
 def parse_duration(text: str, *, field: str = "duration") -> timedelta:
-    """Return the duration that ``text`` says.
+    """Return the duration of ``text``: numbers with units, largest first, such as ``"1h30m"`` or ``"1.5s"``.
 
-    Args:
-        text: Numbers with units, largest unit first: ``d h m s ms us``; ``"1h30m"``, ``"1.5s"``.
-        field: What the error calls it.
-
-    Returns:
-        Zero or more, at most 36,500 days, in whole microseconds.
+    Units are ``d h m s ms us``. The result is zero or more, at most 36,500 days, in whole microseconds.
 
     Raises:
-        Rejected: ``invalid_duration``. Permanent: do not retry.
+        Rejected: ``invalid_duration``. Permanent.
 
     Invariants:
-        DUR-1: ``parse_duration(format_duration(d)) == d`` for every duration that this returns.
+        DUR-1: ``parse_duration(format_duration(d)) == d`` for every returned duration.
     """
     parts = _PART.findall(text) if len(text) <= TEXT_CHARS_MAX and _SHAPE.fullmatch(text) else []
     units = [list(_UNITS_US).index(unit) for _, _, unit in parts]
@@ -64,7 +59,7 @@ def _part_us(whole: str, fraction: str, unit_us: int) -> int:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Return ``duration`` (zero or more) in the largest unit that says it as a whole number: ``"90s"``, ``"2h"``."""
+    """Return ``duration`` (zero or more) as a whole number of the largest possible unit: ``"90s"``, ``"2h"``."""
     total_us = duration // timedelta(microseconds=1)
     for unit, unit_us in _UNITS_US.items():
         if total_us and total_us % unit_us == 0:
@@ -74,13 +69,13 @@ def format_duration(duration: timedelta) -> str:
 
 RATE_PER_S_MAX = 100_000.0
 RATE_PER_S_MIN = 0.0001
-"""One in 10,000 seconds: the distance between two instants at a lower rate need not fit into a timestamp."""
+"""One in 10,000 seconds: at a lower rate, the distance between two instants may not fit into a timestamp."""
 _RATE = re.compile(r"(?P<count>\d+(?:\.\d+)?)\s*/\s*(?P<unit>s|sec|second|m|min|minute|h|hour)")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600}
 
 
 def parse_rate(value: Any) -> tuple[float, int]:
-    """Return the rate that ``value`` says as a count and the seconds in which it may happen.
+    """Return the rate of ``value`` as a count and the seconds in which it is allowed.
 
     Raises:
         Rejected: ``invalid_value``. Permanent.
@@ -112,7 +107,7 @@ InstantText = Annotated[
 
 
 def parse_instant(text: str, *, field: str) -> datetime:
-    """Return the instant that ``text`` says, in UTC.
+    """Return the instant of ``text``, in UTC.
 
     Raises:
         Rejected: ``naive_datetime``, ``leap_second``, ``time_out_of_range`` or ``invalid_datetime``. Permanent.
@@ -140,7 +135,7 @@ def instant_text(at: datetime) -> str:
 
 
 def wait_text(wait: timedelta) -> str:
-    """Return how long something takes for a sentence, rounded up: to the second, below one to the millisecond."""
+    """Return a duration for a sentence, rounded up: to the second, below one to the millisecond."""
     grain = timedelta(milliseconds=1) if wait < timedelta(seconds=1) else timedelta(seconds=1)
     total = wait // grain * grain + grain
     days, rest = divmod(total, timedelta(days=1))

@@ -1,6 +1,6 @@
-"""The `traceparent` of W3C Trace Context: which trace a thing belongs to, and which span it came from. Pure.
+"""The `traceparent` of W3C Trace Context: the trace of a job or message, and the span that caused it. Pure.
 
-It is untrusted input (a header, a column that users write). What is malformed is ignored, as the standard demands, and
+It is untrusted input (a header, a column that users write). As the standard demands, a malformed one is ignored; it
 fails no job.
 """
 
@@ -13,12 +13,12 @@ NAME = "traceparent"
 
 
 def read_traceparent(text: object) -> str | None:
-    """Return ``text`` in version 00; ``None`` where it is none.
+    """Return ``text`` in version 00; ``None`` if it is not a traceparent.
 
-    A later version is read as far as version 00 goes, which is what the standard has receivers do.
+    A later version is read as far as version 00 goes, as the standard demands of receivers.
 
     Invariants:
-        TRC-1: What is returned has 55 characters, ``00-<32 hex>-<16 hex>-<2 hex>``, and no id of zeros.
+        TRC-1: a returned text has 55 characters, ``00-<32 hex>-<16 hex>-<2 hex>``, and no id of zeros.
     """
     if not isinstance(text, str) or len(text) > _CHARS_MAX:
         return None
@@ -32,6 +32,6 @@ def read_traceparent(text: object) -> str | None:
 
 
 def traceparent_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return what a request's raw headers say; ``None`` when there is none, a malformed one, or more than one."""
+    """Return the traceparent in a request's raw headers; ``None`` for none, a malformed one, or more than one."""
     found = [value for name, value in headers if name == b"traceparent"]
     return read_traceparent(found[0].decode("latin-1").strip(" \t")) if len(found) == 1 else None

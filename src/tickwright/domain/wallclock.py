@@ -1,17 +1,17 @@
-"""From the clock on the wall to instants, in zones that change theirs: the calendar rule, in one place.
+"""Wall-clock times to instants, in zones with clock changes: the calendar rule, in one place.
 
-A *schedule* is a set of wall-clock times (every six hours from nine, 09:00 on weekdays); it knows no zone. This module
-says at which instants it occurs in one, and nothing else does:
+A *schedule* is a set of wall-clock times (every six hours from nine, 09:00 on weekdays), without a zone. Only this
+module decides at which instants it occurs in a zone:
 
-- A time that is there once occurs at its instant.
-- A time that the clocks jump over (spring) occurs as much later as they jump: at the instant that PEP 495 gives it with
-  ``fold=0``. Where another time of the schedule has that instant already, it is one occurrence.
-- A time that comes twice (autumn) occurs at its first instant, and at its second one only if the schedule's ``unit``
-  has passed since the occurrence before. So every 15 MINUTES and 1 HOURS go on through the repeated hour without a
-  hole, and 6 HOURS or a day occur once.
+- A time that exists once occurs at its instant.
+- A time that the clocks skip (spring) occurs later by the length of the jump: at the instant that PEP 495 assigns with
+  ``fold=0``. If another time of the schedule has that instant already, it is one occurrence.
+- A time that exists twice (autumn) occurs at its first instant. It occurs at its second one only if the schedule's
+  ``unit`` has passed since the previous occurrence. So every 15 MINUTES and 1 HOURS continue through the repeated hour
+  without a gap, and 6 HOURS or a day occur once.
 
 Between two changes an instant is a wall-clock time less a constant, so occurrences are found and counted by arithmetic,
-not by walking. Everything is whole microseconds: an *instant* since 1970 UTC, a *wall* since 1970 on the wall.
+not by iteration. All numbers are whole microseconds: an *instant* since 1970 UTC, a *wall* since 1970 wall-clock time.
 """
 
 import re
@@ -29,11 +29,11 @@ from tickwright.domain.errors import Rejected
 MINUTE_US, HOUR_US, DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HORIZON_US = (datetime(9999, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
-"""Nothing occurs from here on: a wall-clock time behind it may have no date."""
+"""Nothing occurs from here on: a later wall-clock time may have no date."""
 REACH_US = 2 * DAY_US
-"""How far from its wall an instant can be, and more than any clock was moved since 1970 (a day)."""
+"""More than the distance of an instant from its wall, and than any clock change since 1970 (a day)."""
 PROBED_EVERY_US = 3 * DAY_US
-"""Two changes of one zone since 1970 are at least 6.9 days apart, so no two hide between two probes."""
+"""Two changes of one zone since 1970 are at least 6.9 days apart, so at most one is between two probes."""
 _YEAR_US, _WINDOW_US = 120 * PROBED_EVERY_US, 6 * DAY_US
 _ZONE_NAME = re.compile(r"(?!posix|right/|localtime|Factory)[A-Za-z0-9_+/-]{1,60}")
 
@@ -43,7 +43,7 @@ class Walls(Protocol):
 
     @property
     def unit_us(self) -> int:
-        """What has to pass since the occurrence before for a time to occur a second time."""
+        """Time that must have passed since the previous occurrence for a repeated time to occur again."""
         ...
 
     def first(self, wall: int) -> int | None:
@@ -51,16 +51,16 @@ class Walls(Protocol):
         ...
 
     def last(self, wall: int) -> int | None:
-        """Return the last time before ``wall``; ``None`` as above."""
+        """Return the last time before ``wall``; ``None`` when none is near enough to have a date."""
         ...
 
     def count(self, start: int, end: int) -> int:
-        """Return how many there are from ``start`` on and before ``end``."""
+        """Return how many times there are from ``start`` to before ``end``."""
         ...
 
 
 class Piece(NamedTuple):
-    """Occurrences between two changes: walls in ``[start, end)`` less ``offset``, and instants ``moved`` among them."""
+    """Occurrences between two changes: walls in ``[start, end)`` less ``offset``, and the instants ``moved``."""
 
     start: int
     end: int
@@ -69,7 +69,7 @@ class Piece(NamedTuple):
 
 
 class Change(NamedTuple):
-    """From ``at`` on the wall shows UTC and ``after``; until then UTC and ``before``."""
+    """A clock change at the instant ``at``: the offset from UTC is ``before`` until then, and ``after`` since."""
 
     at: int
     before: int
@@ -82,7 +82,7 @@ def instant_us(at: datetime) -> int:
 
 
 def instant_at(instant: int) -> datetime:
-    """Return the instant as a value, in UTC."""
+    """Return an instant as a datetime in UTC."""
     return EPOCH + timedelta(microseconds=instant)
 
 
@@ -91,8 +91,8 @@ def zone_of(name: str) -> ZoneInfo:
     """Return the time zone of that name.
 
     Raises:
-        Rejected: ``invalid_time_zone``: there is none of that name; nor is one taken that counts leap seconds, or means
-            another one on every machine. Permanent.
+        Rejected: ``invalid_time_zone``: unknown, or a zone that counts leap seconds or differs between machines.
+            Permanent.
     """
     text = f"there is no time zone {name[:60]!r}; write one such as Europe/Kyiv or UTC"
     if not _ZONE_NAME.fullmatch(name):
@@ -104,7 +104,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def offset_at(zone: str, instant: int) -> int:
-    """Return what the wall shows beyond UTC."""
+    """Return the offset of the wall clock from UTC."""
     offset = instant_at(instant).astimezone(zone_of(zone)).utcoffset()
     return (offset or timedelta()) // timedelta(microseconds=1)
 
@@ -130,7 +130,7 @@ def _change(zone: str, start: int, end: int) -> Change:
 
 
 def changes(zone: str, start: int, end: int) -> Iterator[Change]:
-    """Give the changes of a zone's clock behind ``start`` and before ``end``, in their order."""
+    """Yield the clock changes of a zone after ``start`` and before ``end``, in order."""
     for year in range(start // _YEAR_US, end // _YEAR_US + 1):
         yield from (change for change in _changes_of(zone, year) if start < change.at < end)
 
@@ -140,12 +140,12 @@ class Series:
     """A schedule in a zone: its occurrences as instants.
 
     Attributes:
-        anchor: The very first occurrence, where the schedule is counted from one: what the clock did before it takes
-            nothing away and adds nothing. Ask about nothing before it.
+        anchor: The very first occurrence, if the schedule counts from one: earlier clock changes neither remove nor
+            add occurrences. Instants before it are not valid arguments.
 
     Invariants:
-        WAL-1: occurrences ascend strictly, whatever the clock does.
-        WAL-2: what is found for ``(a, b]`` and ``(b, c]`` is what is found for ``(a, c]``.
+        WAL-1: occurrences ascend strictly, through all clock changes.
+        WAL-2: the occurrences of ``(a, b]`` and ``(b, c]`` together are those of ``(a, c]``.
     """
 
     walls: Walls
@@ -153,7 +153,7 @@ class Series:
     anchor: int
 
     def first_after(self, after: int) -> int | None:
-        """Return the first occurrence behind ``after``; ``None`` when there is none before the year 9999."""
+        """Return the first occurrence after ``after``; ``None`` when there is none before the year 9999."""
         while (wall := self.walls.first(after - REACH_US)) is not None:
             after = max(after, wall - REACH_US)
             if after >= HORIZON_US - 1:
@@ -172,7 +172,7 @@ class Series:
         return sum(self.walls.count(piece.start, piece.end) + len(piece.moved) for piece in self.pieces(after, until))
 
     def newest(self, after: int, until: int, most: int) -> list[int]:
-        """Return the newest occurrences in ``(after, until]``, at most ``most``, in their order."""
+        """Return the newest occurrences in ``(after, until]``, at most ``most``, in order."""
         found: list[int] = []
         for piece in reversed(list(self.pieces(after, until))):
             plain = (wall - piece.offset for wall in _each_back(self.walls, piece.start, piece.end))
@@ -180,7 +180,7 @@ class Series:
         return found[::-1]
 
     def pieces(self, after: int, until: int) -> Iterator[Piece]:
-        """Cut the occurrences in ``(after, until]`` where the clock changes; in their order, and none is in two."""
+        """Divide the occurrences in ``(after, until]`` at the clock changes; in order, each in one piece."""
         start = after - REACH_US
         offset = offset_at(self.zone, start)
         change = Change(start, offset, offset)
@@ -201,7 +201,7 @@ class Series:
 
 
 def _behind_repeated(walls: Walls, change: Change) -> int:
-    """Return the wall from which on times occur again. Of those that come twice only the first can follow too soon."""
+    """Return the wall from which on times occur again. Of repeated times only the first can follow too soon."""
     begins, ends = change.at + change.after, change.at + change.before
     if walls.unit_us > ends - begins:
         return ends
@@ -213,7 +213,7 @@ def _behind_repeated(walls: Walls, change: Change) -> int:
 
 
 def _moved(walls: Walls, change: Change, after: int, until: int) -> Iterator[int]:
-    """Give the instants of the walls that were jumped over, where no other one has them."""
+    """Yield the instants of skipped walls, unless another wall has the same instant."""
     jump_us = change.after - change.before
     if change.at + jump_us <= after:
         return

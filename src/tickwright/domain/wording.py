@@ -1,7 +1,6 @@
 """Fields that are read one by one from JSON, TOML or keyword arguments, so that every mistake is reported at once.
 
-A reader takes one value and returns what it means, or raises ``Rejected`` with the remedy. The fields are those of each
-kind of document.
+A reader converts one value, or raises ``Rejected`` with the remedy. Each kind of document has its own fields.
 """
 
 import difflib
@@ -18,7 +17,7 @@ Reader = Callable[[Any], Any]
 def read_fields(
     table: Mapping[str, Any], readers: Mapping[str, Reader], problems: list[str], *, where: str
 ) -> dict[str, Any]:
-    """Return what ``readers`` make of the keys of ``table``; unknown keys and bad values become problems."""
+    """Return the values of ``table``, converted by ``readers``; unknown keys and invalid values become problems."""
     values = {}
     for key, value in table.items():
         read = readers.get(key)
@@ -35,12 +34,12 @@ def read_fields(
 
 
 def bad(remedy: str) -> Rejected:
-    """Return the mistake whose remedy is ``remedy``."""
+    """Return an error with the remedy as its message."""
     return Rejected("invalid_value", remedy)
 
 
 def whole(low: int, high: int) -> Reader:
-    """Return a reader of whole numbers within bounds."""
+    """Return a reader of integers within bounds."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:

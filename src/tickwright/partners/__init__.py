@@ -1,4 +1,4 @@
-"""The partner contract: what every call to somebody else's service keeps to, in all processes together."""
+"""The partner contract: limits that all processes together keep in calls to other companies' services."""
 
 from tickwright.partners.contract import PartnerCall, PartnerContract
 from tickwright.partners.outcomes import ANSWERED, Answered, Failed, Outcome, Throttled, outcome_of

@@ -5,9 +5,9 @@
     async with contract.call(partner_no) as permit:
         permit.report(Answered())
 
-The shared rows decide between the processes (``model.decide``), a few times a second and for all partners at once;
-inside the process :class:`.permits.PartnerPermits` gives permits at once. Without the database grants end
-within ``valid_s`` and no calls are made.
+Processes share rows in the database. An exchange with them decides (``model.decide``), a few times a second and for all
+partners at once. Inside the process :class:`.permits.PartnerPermits` gives permits without waiting. While the database
+is unavailable, grants end within ``valid_s`` and no calls are made.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _log = structlog.get_logger("tickwright.partners")
 
 
 class PartnerCall:
-    """A call that may be made now; ``report`` its outcome."""
+    """A call that may be made now; report its outcome with ``report``."""
 
     __slots__ = ("_permit", "outcome")
 
@@ -57,12 +57,12 @@ class PartnerCall:
 
 
 class PartnerContract(LoopService):
-    """A :class:`tickwright.ports.service.Service`; one per process.
+    """The contract of one process; a :class:`tickwright.ports.service.Service`.
 
     Invariants:
         CON-1: no call begins without a grant that is younger than ``valid_s``, under a session that holds.
-        CON-2: after a ``Retry-After`` this process begins no call before its end, the others none later than
-            ``valid_s`` after its report was written; that is 0.6 s and two exchanges, 3 s at most.
+        CON-2: after a ``Retry-After`` this process begins no call before its end, and no other process does later than
+            ``valid_s`` after the report was written; that is 0.6 s and two exchanges, 3 s at most.
     """
 
     name = "partners"
@@ -78,7 +78,7 @@ class PartnerContract(LoopService):
 
     @asynccontextmanager
     async def call(self, partner_no: int, name: str = "") -> AsyncIterator[PartnerCall]:
-        """Wait until a call may begin, and keep its permit until it ends.
+        """Wait until a call may begin, and hold its permit until the body ends.
 
         A body that raises counts as failed; a cancelled one does not count.
         """
@@ -95,7 +95,7 @@ class PartnerContract(LoopService):
         permit.close(call.outcome or Failed("nothing was reported"))
 
     async def acquire(self, partner_no: int, name: str = "") -> Permit:
-        """Wait for a permit that the caller closes."""
+        """Wait for a permit, which the caller must close."""
         return await self.permits_of(partner_no, name).acquire()
 
     def permits_of(self, partner_no: int, name: str = "") -> PartnerPermits:
@@ -110,7 +110,7 @@ class PartnerContract(LoopService):
 
     @property
     def reach_s(self) -> float:
-        """How much longer a first permit may take than near the database: two exchanges."""
+        """Seconds that a first permit may take longer than near the database: two exchanges."""
         return 2 * min(Exchanges.usual_s(), model.EXCHANGE_MAX_S)
 
     @property
@@ -171,7 +171,7 @@ class PartnerContract(LoopService):
         Exchanges.note(monotonic() - begun_s)
         read = exchange.read
         if read is None or not counts or exchange.token != self._session.token:
-            return  # the session was declared lost, and learns it itself
+            return  # the session was declared lost; its own heartbeat reports that
         if self.clock.sample(read.now_s, read.received_s, read.asked_s):
             _log.warning("partners.db_clock_jump", now_s=read.now_s)
         for partner_no, (was, now) in exchange.breakers.items():
@@ -182,10 +182,10 @@ class PartnerContract(LoopService):
                 permits.grant(found.grant, asked_s=read.asked_s, now_s=read.now_s, listed=found.granted is not None)
 
     async def quiesce(self) -> None:
-        """Nothing to finish: whoever calls partners stops first."""
+        """Do nothing: the consumers that call partners stop first."""
 
     async def stop(self) -> None:
-        """Report what is unreported, give shares back, and end."""
+        """Report the remaining counts, release shares, and end."""
         await super().quiesce()
         for permits in self._all_permits.values():
             permits.close()
@@ -258,7 +258,7 @@ def settings_of(text: str) -> PartnerSettings | None:
 
 
 def contract_source(contract: PartnerContract) -> Source:
-    """Return what reads the figures of the partners that this process has called, for its metrics."""
+    """Return a metrics source for the partners that this process has called."""
 
     def read() -> Sequence[Sample]:
         samples: list[Sample] = []

@@ -1,15 +1,15 @@
 """The partner contract as decisions on plain values: no clock, no database, no asyncio.
 
-One exchange of one process with the shared state of one partner decides three things.
+In one exchange, one process reports to the shared state of one partner, which decides three things.
 
-*How often*: instants are granted one after the other, ``step_s`` apart, and unused ones are not saved (GCRA without
-a burst). A budget of *n* calls in *w* seconds holds in **every** window of *w* seconds when instants are
+*How often*: instants are granted one after the other, ``step_s`` apart; unused ones are not saved (GCRA without a
+burst). A budget of *n* calls in *w* seconds holds in **every** window of *w* seconds when instants are
 ``(w + SLACK_S) / n`` apart: n + 1 of them span more than *w* even if the first call began ``SLACK_S`` late and
 the last one on time. The tightest budget decides. An instant that cannot be used within ``LATE_S`` is lost; the
 rest of the slack is for the network.
 
-A grant arrives as late as an exchange takes (``Report.exchange_s``, up to ``EXCHANGE_MAX_S``), and lasts until the
-answer of the next one: its instants begin that much later, and it is valid two exchanges longer.
+A grant arrives as late as an exchange takes (``Report.exchange_s``, up to ``EXCHANGE_MAX_S``), and is used until the
+next one arrives. So its instants begin that much later, and it is valid two exchanges longer.
 
 *How many at once*: an even share per process, never more than the others leave.
 
@@ -60,11 +60,11 @@ class SharedState:
     """The state of a partner that all processes share; instants in seconds since 1970, by the database's clock.
 
     Attributes:
-        next_free_s: The first instant that is not taken.
+        next_free_s: The first free instant.
         blocked_until_s: No calls before (``Retry-After``); 0 for none.
         opened_times: Pauses in a row.
-        trial_owner: Session whose single call is the trial.
-        window_at_s: Since when calls are counted.
+        trial_owner: Session that makes the trial, a single call.
+        window_at_s: Start of the window in which calls are counted.
     """
 
     next_free_s: float
@@ -81,19 +81,16 @@ class SharedState:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one process counted since its last exchange, and what it wants.
+    """Counts of one process since its last exchange, and its request.
 
     Attributes:
         waiting: Calls that wait for their permit.
         wanted: Those of them without an instant yet.
         held: Running calls.
-        share: Of the concurrency, which it uses until it gets another one; ``None`` is no limit.
-        ok: Calls that the partner answered.
-        failed: Calls that failed.
+        share: Of the concurrency, in use until the next grant; ``None`` is no limit.
         trial: Result of this process's trial.
         blocked_until_s: ``Retry-After`` as an instant.
         unused_from_s: First instant of its last grant that it returns unused; 0 for none.
-        unused_to_s: The end of that grant.
         exchange_s: How long its exchanges take.
     """
 
@@ -126,7 +123,7 @@ def advance(shared: SharedState, event: BreakerEvent, settings: PartnerSettings,
 def apply_report(
     shared: SharedState, report: Report, settings: PartnerSettings, mine: int, now_s: float
 ) -> SharedState:
-    """Return the state after a report of session ``mine``: Retry-After, the trial, calls that failed."""
+    """Return the state after a report of session ``mine``: ``Retry-After``, the trial, and failed calls."""
     shared = replace(shared, blocked_until_s=max(shared.blocked_until_s, report.blocked_until_s))
     if report.unused_from_s and abs(report.unused_to_s - shared.next_free_s) < 1e-5:
         shared = replace(shared, next_free_s=max(report.unused_from_s, now_s))
@@ -163,7 +160,7 @@ EXCHANGE_MAX_S = 1.2
 TRIAL_GRACE_S = 5.0
 QUIET_CREDIT_MIN = 10
 STEP_MAX_S = 2 * DAY_S
-"""Above the step of every budget; an instant that is one step ahead fits into a timestamp."""
+"""Above the step of every budget. An instant that is one step ahead fits into a timestamp."""
 
 Why = Literal["paused", "quiet", "retry_after", "breaker_open", "on_trial", "budget", "concurrency"]
 
@@ -175,8 +172,8 @@ class Grant:
     Attributes:
         instants: How many calls, the first at ``first_s``, each ``step_s`` later; ``None`` is no limit.
         share: Of the concurrency; ``None`` is no limit.
-        trial: One single call, to try a half-open breaker.
-        why: The first thing that prevents calls, if any.
+        trial: One single call, to test a half-open breaker.
+        why: The first reason against calls, if any.
         wait_until_s: When to exchange again; 0 for soon.
     """
 
@@ -206,12 +203,12 @@ def _step(calls: float, window_s: int, settings: PartnerSettings) -> float:
 
 
 def valid_s(exchange_s: float) -> float:
-    """Return how long a process whose exchanges take ``exchange_s`` may use a grant, from its decision on."""
+    """Return how long a grant is valid after its decision, for a process whose exchanges take ``exchange_s``."""
     return VALID_S + 2 * min(exchange_s, EXCHANGE_MAX_S)
 
 
 def ahead_s(exchange_s: float) -> float:
-    """Return how far ahead of the decision such a process gets instants."""
+    """Return how far after the decision such a process's instants may lie."""
     return AHEAD_S + 2 * min(exchange_s, EXCHANGE_MAX_S)
 
 
@@ -225,7 +222,7 @@ def take_instants(
 
 
 def believed(next_free_s: float, now_s: float, step_s: float) -> float:
-    """Return the first free instant, or the latest that it can be.
+    """Return the first free instant, or the latest possible one if that is earlier.
 
     Instants are granted at most ``ahead_s`` of the slowest exchange ahead, so the next one is at most a step later. A
     later value is left from a slower budget or from a clock that was set back, and would block the partner as long.
@@ -237,7 +234,7 @@ def share_of(limit: int, shares: Mapping[int, int], mine: int, turn: int) -> int
     """Return how much of ``limit`` session ``mine`` may use beside the ``shares`` of the others.
 
     The remainder rotates with ``turn``, so that a limit below the number of processes reaches each of them. The sum
-    over all never exceeds ``limit``, whatever each of them held before.
+    over all never exceeds ``limit``, whatever their earlier shares were.
     """
     sessions = sorted({*shares, mine})
     rank = (sessions.index(mine) + turn) % len(sessions)
@@ -248,12 +245,10 @@ def share_of(limit: int, shares: Mapping[int, int], mine: int, turn: int) -> int
 
 @dataclass(frozen=True, slots=True)
 class ExchangeContext:
-    """The session of an exchange, and what it decides by.
+    """The session of an exchange, and the facts of its decision.
 
     Attributes:
-        mine: Token of the session.
         shares: Concurrency that each live session was granted, this one included.
-        paused: An operator has paused the partner.
         now_s: The database's clock.
     """
 
@@ -324,7 +319,7 @@ def _share(limit: int, report: Report, context: ExchangeContext) -> int:
 
 
 def _written(share: int, report: Report, context: ExchangeContext) -> int | None:
-    """Return the share of the row; it shrinks an exchange later: the process uses its old share until then."""
+    """Return the share to store; a smaller one only in the next exchange, since the old one is in use until then."""
     old = min(report.share or 0, context.shares.get(context.mine, 0))
     return max(share, report.held, old) if report.waiting or report.held or old else None
 

@@ -11,18 +11,18 @@ from tickwright.domain.functions import failure_text, safe_text
 from tickwright.domain.retries import parse_retry_after
 
 RETRY_AFTER_MIN = timedelta(seconds=1)
-"""Least silence: the breaker does not count throttled calls, so no silence would be no limit."""
+"""Shortest silence. The breaker does not count throttled calls, so without it nothing would limit them."""
 RETRY_AFTER_MAX = timedelta(days=1)
 REASON_CHARS_MAX = 2000
 TOO_MANY = 429
 AWAY = 503
 PARTNER_FAILURES = frozenset({401, 403, 407, 408, 425, 429})
-"""Statuses of 400 to 499 that are about the credentials or the partner, not about the requested thing."""
+"""Statuses of 400 to 499 that are about the credentials or the partner, not about the requested resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The partner answered, whatever its answer is."""
+    """The partner answered, with any answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Failed:
 
     Attributes:
         reason: Text; at most 500 characters are stored.
-        throttled: The partner answered 429 without ``Retry-After``. The breaker counts a failure, since nothing else
-            would slow calls down; the counters count it as throttled.
+        throttled: The partner answered 429 without ``Retry-After``. The breaker counts it as a failure, since nothing
+            else would slow calls down; the metrics count it as throttled.
     """
 
     reason: str
@@ -56,12 +56,9 @@ _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def outcome_of(status: int, retry_after: str | None, *, now_unix_s: int) -> Outcome:
-    """Return what an HTTP answer means for the contract.
+    """Return the outcome of an HTTP answer with ``status``, 100 to 999.
 
-    Args:
-        status: 100 to 999.
-        retry_after: The header as it came; counts with 429 and 503 only.
-        now_unix_s: Now, for a date in it.
+    ``retry_after`` is the header; it counts with 429 and 503 only. A date in it is compared with ``now_unix_s``.
     """
     if status in {TOO_MANY, AWAY}:
         wait = parse_retry_after(retry_after, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
@@ -75,9 +72,7 @@ def outcome_of(status: int, retry_after: str | None, *, now_unix_s: int) -> Outc
 def returned(result: object, mask: Callable[[str], str]) -> Outcome:
     """Return the outcome of a user's function, in a form that can be stored.
 
-    Args:
-        result: What it returned; all but ``Failed`` and ``Throttled`` is a success.
-        mask: Removes secrets from a text.
+    Any result except ``Failed`` and ``Throttled`` is a success; ``mask`` removes secrets from a text.
     """
     if isinstance(result, Failed):
         return _failed(lambda: str(result.reason), mask, throttled=result.throttled is True)
@@ -90,7 +85,7 @@ def returned(result: object, mask: Callable[[str], str]) -> Outcome:
 
 
 def raised(error: BaseException, mask: Callable[[str], str]) -> Failed:
-    """Return the failure that a user's function raised."""
+    """Return the outcome of a user's function that raised ``error``."""
     if isinstance(error, TickwrightError):
         return Failed(": ".join(failure_text(error, mask))[:REASON_CHARS_MAX])
     return _failed(lambda: repr(error), mask, otherwise=type(error).__name__)
@@ -99,5 +94,5 @@ def raised(error: BaseException, mask: Callable[[str], str]) -> Failed:
 def _failed(
     text_of: Callable[[], str], mask: Callable[[str], str], *, otherwise: str = "no reason", throttled: bool = False
 ) -> Failed:
-    masked = mask(safe_text(text_of, otherwise))  # before the cut: a secret that is cut in half is not known as one
+    masked = mask(safe_text(text_of, otherwise))  # mask before cutting: half a secret would not be found
     return Failed(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", masked[:REASON_CHARS_MAX]), throttled=throttled)

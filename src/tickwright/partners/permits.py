@@ -1,8 +1,7 @@
-"""Permits of one partner in one process: calls that wait, what was granted, what is to be reported.
+"""Permits of one partner in one process: waiting calls, grants, and counts to report.
 
-Everything here happens between two exchanges with the shared state and without waiting: a permit that the grants allow
-is given at once. What this process learns itself (a ``Retry-After``, calls that fail in a row) counts here at once, and
-for the others with the next exchange.
+Nothing here waits for an exchange: a permit that the grants allow is given at once. Facts from this process's own
+calls (a ``Retry-After``, failures in a row) count here at once, and for other processes from the next exchange on.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Unreported:
-    """What was counted since the last exchange."""
+    """Counts since the last exchange."""
 
     ok: int = 0
     failed: int = 0
@@ -54,7 +53,7 @@ class _Unreported:
 class Permit:
     """The right to make one call now; close it with the outcome.
 
-    A cancelled call says nothing about the partner: close it with ``None``.
+    Close it with ``None`` after a cancelled call, which is no evidence about the partner.
     """
 
     __slots__ = ("_open", "_permits", "_stale", "trial")
@@ -65,14 +64,14 @@ class Permit:
         self._stale = permits.generation
 
     def close(self, outcome: Outcome | None) -> None:
-        """Return the permit with the outcome of the call; ``None`` for none. Twice is harmless."""
+        """Return the permit with the outcome of the call. Twice is harmless."""
         if self._open:
             self._open = False
             self._permits.ended(outcome, trial=self.trial, stale=self._stale != self._permits.generation)
 
 
 class LiveSession(Protocol):
-    """The session, as far as permits need it."""
+    """The part of the session that permits need."""
 
     def holds(self) -> bool:
         """Return whether its lease may be relied on."""
@@ -84,14 +83,11 @@ class PartnerPermits:
     """Gives the permits of one partner; see the module's docstring.
 
     Attributes:
-        name: For metrics.
-        settings: Of the last exchange.
         share: Calls at once; ``None`` is no limit.
         held: Running calls.
         why: What prevented calls at the last exchange.
         look_again_s: Monotonic time before which another exchange would change nothing.
-        outcomes: Calls of this process by outcome.
-        expected: Calls to be made as soon as there is room, besides those that wait for a permit.
+        expected: Calls that will follow as soon as there is room, besides those that wait for a permit.
         urgent: Called when an exchange should come soon.
     """
 
@@ -136,7 +132,7 @@ class PartnerPermits:
             raise
 
     def pump(self) -> None:
-        """Give permits to waiting calls, as many as there are now."""
+        """Give permits to waiting calls while the grants allow it."""
         while self._waiters:
             if self._waiters[0].done():
                 self._waiters.popleft()
@@ -178,7 +174,7 @@ class PartnerPermits:
         return False
 
     def _drop_late(self, now_s: float) -> None:
-        """Drop the instants that are past: using them now would bunch calls together."""
+        """Drop past instants: using them now would bunch calls together."""
         while self._series:
             series = self._series[0]
             lost = math.ceil((now_s - LATE_S - series.first_s) / series.step_s) if series.step_s else 0
@@ -236,12 +232,12 @@ class PartnerPermits:
 
     @property
     def closed(self) -> bool:
-        """Whether the partner is not called at all, as far as this process knows."""
+        """Whether the last exchange allowed no calls to the partner."""
         return self.why in CLOSED
 
     @property
     def waiting(self) -> int:
-        """Calls that wait, and those that are expected."""
+        """Waiting and expected calls."""
         return sum(not waiter.done() for waiter in self._waiters) + self.expected
 
     def needs_exchange(self, now: float) -> bool:
@@ -255,7 +251,7 @@ class PartnerPermits:
 
     def report(self, exchange_s: float = 0.0) -> tuple[Report, _Unreported]:
         """Return what to report, and reset it; ``add`` restores it when the exchange fails."""
-        if self._series:  # instants that were granted too late must not count
+        if self._series:  # late instants must not count as available
             self._drop_late(self.clock.about(monotonic()))
         seen, self.seen, self._tripped = self.seen, _Unreported(), False
         waiting, left = self.waiting, sum(series.count for series in self._series)

@@ -1,4 +1,4 @@
-"""The plugin of the partner contract: the limits that every call to somebody else's service keeps to."""
+"""The plugin of the partner contract, which limits calls to other companies' services."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class PartnersPlugin(Plugin):
-    """Provides the contract of this process to every consumer that calls partners."""
+    """Provides this process's contract to every consumer that calls partners."""
 
     name = "partners"
 
     def provide(self, context: Context) -> None:
-        """Offer the contract; its first user adds its service and its metrics to the process."""
+        """Offer the contract; its first user starts its service and its metrics."""
         from tickwright.engine.session import WorkerSession
         from tickwright.partners.contract import PartnerContract, contract_source
         from tickwright.store.pool import Exchanges

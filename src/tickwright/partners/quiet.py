@@ -1,10 +1,10 @@
 """Quiet hours: when a partner is not called, by its local time, summer time included. Pure.
 
 Written ``[DAYS ]HH:MM-HH:MM ZONE``: ``"22:00-06:00 Europe/Berlin"`` begins every evening and ends the next
-morning; ``"sat,sun 00:00-24:00 Europe/Berlin"`` is the weekend. The days are those on which it begins.
+morning; ``"sat,sun 00:00-24:00 Europe/Berlin"`` is the weekend. The days are those on which a window begins.
 
-When clocks are set back, a window that begins in the repeated hour begins with the first one, and one that ends in it
-ends with the second. A window that begins or ends in a skipped hour does so at the jump.
+When clocks are set back, an hour repeats: a window that begins in it begins at the first occurrence, one that ends in
+it ends at the second. A window that begins or ends in a skipped hour does so at the jump.
 """
 
 import re
@@ -29,9 +29,9 @@ class QuietHours(msgspec.Struct, frozen=True, kw_only=True):
     """One window.
 
     Attributes:
-        days: 0 is Monday; those on which it begins.
+        days: On which it begins; 0 is Monday.
         begins_min: Minutes of the local day, 0 to 1,439.
-        ends_min: 1 to 1,440; not above ``begins_min`` means the next day.
+        ends_min: 1 to 1,440; a value up to ``begins_min`` is on the next day.
         zone: Name in the time zone database.
     """
 
@@ -77,9 +77,9 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def quiet_until(now_s: float, windows: tuple[QuietHours, ...]) -> float | None:
-    """Return when calls are allowed again, in seconds since 1970; ``None`` when they are now.
+    """Return when calls are allowed again, in seconds since 1970; ``None`` when they are allowed now.
 
-    Windows that touch each other are one; at most 64 are joined.
+    Windows that touch each other count as one; at most 64 are joined.
     """
     at_s = now_s
     for _ in range(JOINED_MAX):
@@ -123,7 +123,7 @@ def _end(at_s: float, window: QuietHours) -> float | None:
 
 
 def _instant(day: date, minute: int, zone: ZoneInfo, *, last: bool = False) -> float:
-    """Return the instant of a local time: of two the first or the last; the jump when it is skipped."""
+    """Return the instant of a local time; if it occurs twice, the first or the last; if it is skipped, the jump."""
     day, minute = (day + timedelta(days=1), 0) if minute == 1440 else (day, minute)
     wall = datetime.combine(day, time(minute // 60, minute % 60))
     one, other = (wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))

@@ -3,13 +3,13 @@
 ::
 
     rate = "50/s"                                # calls of all processes together, spread evenly
-    per_minute = 1200                            # and no more than this in any minute
-    per_day = 400_000                            # and in any 24 hours
+    per_minute = 1200                            # limit for any 60 seconds
+    per_day = 400_000                            # limit for any 24 hours
     concurrency = 20                             # calls at once, all processes together
     timeout = "10s"
     quiet = ["22:00-06:00 Europe/Berlin", "sat,sun 00:00-24:00 Europe/Berlin"]
     breaker = { failures = 10, share = 0.5, window = "10s", open = "5s", open_max = "5m" }
-    terminal_statuses = ["Delivered"]            # these two are for the callers
+    terminal_statuses = ["Delivered"]            # not part of the contract: callers use it, and http
     http = { url = "https://…/{external_id}" }
 
 All mistakes are reported at once. The table ``tickwright.partners`` stores the settings as they were written.
@@ -42,11 +42,10 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When calls to a failing partner stop, and for how long.
 
     Attributes:
-        failures: At least so many in one window, 1 to 10,000.
-        share: And at least this part of the window's calls, above 0 to 1.
+        failures: Least number of failed calls in one window, 1 to 10,000.
+        share: Least share of the window's calls that failed, above 0 to 1; both conditions must hold.
         window: In which calls are counted, 1 s to 10 min.
         open: The first pause, 10 ms to 1 day; each further one in a row is twice as long.
-        open_max: The longest pause.
     """
 
     failures: int = 10
@@ -57,15 +56,15 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartnerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one partner allows, to all processes together.
+    """The limits of one partner, for all processes together.
 
     Attributes:
-        budgets: ``(calls, seconds)``: so many in any window of so many seconds.
+        budgets: ``(calls, seconds)``: at most that many calls in any window of that length.
         concurrency: Calls at once, 1 to 100,000; ``None`` is no limit.
         timeout: Of one call, 10 ms to 5 min.
         quiet: When no calls are made; at most 20 windows.
         terminal_statuses: Statuses that end a tracker; for the callers.
-        http: How calls are made, when that is configuration; for the callers.
+        http: How calls are made without a function; for the callers.
     """
 
     budgets: tuple[tuple[float, int], ...] = ()
@@ -105,7 +104,7 @@ def check_settings(table: Any, *, where: str = "partner") -> PartnerSettings:
 
 
 def read_kept(text: str) -> tuple[PartnerSettings, str]:
-    """Return the settings in the JSON of ``tickwright.partners.settings``, and its mistakes as text."""
+    """Return the settings in the JSON of ``tickwright.partners.settings``, and their mistakes as text."""
     problems: list[str] = []
     settings = read_settings(json.loads(text), problems, where="settings")
     return settings, "; ".join(problems)

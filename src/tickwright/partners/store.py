@@ -45,7 +45,7 @@ class PartnerRow:
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The database's clock, read between two instants of the monotonic one."""
+    """The database's clock, read between two monotonic instants."""
 
     now_s: float
     asked_s: float
@@ -56,16 +56,10 @@ Decide = Callable[[ClockReading, Sequence[PartnerState]], Sequence[PartnerDecisi
 
 
 async def exchange(pool: Pool, token: int, partner_nos: Sequence[int], decide: Decide) -> bool:
-    """Read, decide, write; return whether it counts, which it does not for a session that was declared lost.
+    """Read, decide, write; return whether it counts: it does not for a session that was declared lost.
 
-    Two round trips. When another process wrote in between, the rows are locked and it starts again, so that a process
-    far from the database succeeds beside near ones.
-
-    Args:
-        pool: Of the loops.
-        token: Of the session.
-        partner_nos: Of the partners to decide on.
-        decide: Called with the clock and the partners that exist, perhaps twice; the last result is written.
+    Two round trips. If another process wrote in between, the exchange starts again with locked rows, so that a process
+    far from the database also succeeds. Then ``decide`` is called a second time, and its last result is written.
     """
     async with pool.acquire() as connection:
         if await _decide_and_write(connection, token, partner_nos, decide):

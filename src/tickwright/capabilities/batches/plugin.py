@@ -26,13 +26,14 @@ CONSUMER = "campaign-consumer"
 
 
 class BatchesSettings(SettingsPart):
-    """Of consumers and of the producer's lease.
+    """Settings of consumers and of the producer's lease.
 
     Attributes:
-        campaign_concurrency: Chunks of executions that one consumer works at once, 1 to 64; and one more, of a batch
-            that has none there.
-        lock_at_most_for: Length of the producer's lease: another one takes over so long after a crash. 2 s to 1 h.
-        lock_at_least_for: For so long after it was taken no other process takes it, although it is released.
+        campaign_concurrency: Chunks that one consumer runs at once, 1 to 64; plus one, of a batch that has none running
+            there.
+        lock_at_most_for: Length of the producer's lease, after which another process takes over from a crashed one. 2 s
+            to 1 h.
+        lock_at_least_for: Time after a take in which no other process takes the lease, even when it is released.
     """
 
     campaign_concurrency: Annotated[int, Field(ge=1, le=64)] = 2
@@ -40,7 +41,7 @@ class BatchesSettings(SettingsPart):
     lock_at_least_for: Annotated[Duration, Field(ge=timedelta(), le=timedelta(hours=1))] = timedelta()
 
     def contradictions(self) -> list[str]:
-        """Return what is wrong with the two bounds of the lease together."""
+        """Return the contradiction between the two bounds of the lease, if any."""
         if self.lock_at_least_for > self.lock_at_most_for:
             return ["TICKWRIGHT_LOCK_AT_LEAST_FOR: at most TICKWRIGHT_LOCK_AT_MOST_FOR"]
         return []
@@ -71,7 +72,7 @@ class BatchesPlugin(Plugin):
         )
 
     async def declare(self, context: Context) -> None:
-        """Register the program's batches where no operator has set them up."""
+        """Register the program's batches unless an operator has set them up."""
         from tickwright.capabilities.batches.service import CampaignsService
 
         await declare_batches(context.ports.get(CampaignsService).programs, context.registrations)
@@ -92,8 +93,8 @@ class BatchesPlugin(Plugin):
     def _add_loops(self, context: Context) -> None:
         """Add the producer, the checker and retention.
 
-        The settings of the lease are the producer's alone: two checkers at once would do no harm, and none for hours
-        would.
+        The settings of the lease apply to the producer only. Two checkers at once would be harmless; a checker that is
+        missing for hours would not be.
         """
         from tickwright.capabilities.batches.executions.checker import Checker, scheduler_source
         from tickwright.capabilities.batches.executions.consumer import CHANNEL
@@ -174,7 +175,7 @@ class BatchesPlugin(Plugin):
 
 
 async def declare_batches(batches: "Batches", registrations: Registrations) -> None:
-    """Register batches where no operator has set them up; one with a schedule runs from then on.
+    """Register batches unless an operator has set them up; one with a schedule runs from then on.
 
     Raises:
         Rejected: ``name_taken``: a campaign has that name. Permanent.

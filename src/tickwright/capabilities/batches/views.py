@@ -10,16 +10,16 @@ from tickwright.ports.views import Reason
 
 
 class BatchView(msgspec.Struct, kw_only=True):
-    """What is executed, when.
+    """A batch: what is executed, and when.
 
     Attributes:
-        kind: ``campaign``, or ``program`` for what a program brings.
+        kind: ``campaign``, or ``program`` for a batch that a program registers.
         type: ``MANUAL`` or ``AUTOMATIC``.
-        status: ``SCHEDULED`` when it runs by itself, else ``IDLE``.
-        version: One more with each edit.
-        next_slot_at: The next occurrence that nobody has dealt with.
-        open_executions: New ones and those at work.
-        set_by: ``app`` or ``operator``; a program replaces the first only.
+        status: ``SCHEDULED`` when it runs by its schedule, else ``IDLE``.
+        version: One more with each change of its definition.
+        next_slot_at: The next occurrence that is not handled yet.
+        open_executions: New and running ones.
+        set_by: ``app`` or ``operator``; a program replaces only its own definition.
     """
 
     name: str
@@ -42,7 +42,7 @@ class BatchDetail(BatchView, kw_only=True):
     """One batch.
 
     Attributes:
-        definition: In the words that it was set with, every one of them; what is read from them is the same again.
+        definition: As it was set, with every field; putting it again changes nothing.
         next_slots: The next five occurrences; they run only while it is ``SCHEDULED``.
     """
 
@@ -51,7 +51,7 @@ class BatchDetail(BatchView, kw_only=True):
 
 
 class StoredBatch(msgspec.Struct):
-    """The answer to a put; ``changed`` is false where it was so already, and then it is no new version."""
+    """The answer to a put; ``changed`` is false for an equal definition, which makes no new version."""
 
     batch: BatchDetail
     created: bool
@@ -59,7 +59,7 @@ class StoredBatch(msgspec.Struct):
 
 
 class VersionView(msgspec.Struct, kw_only=True):
-    """That a version was made, by whom and when."""
+    """A version: its number, its author and its time."""
 
     version: int
     made_by: str
@@ -67,25 +67,24 @@ class VersionView(msgspec.Struct, kw_only=True):
 
 
 class VersionDetail(VersionView, kw_only=True):
-    """One version, in the words that it was set with."""
+    """One version with its definition."""
 
     definition: dict[str, Any]
 
 
 class TouchedExecution(msgspec.Struct, kw_only=True):
-    """An execution that an action made or ended; ``status`` is what it is now."""
+    """An execution that an action created or ended; ``status`` is its present one."""
 
     id: int
     status: str
 
 
 class BatchChange(msgspec.Struct, kw_only=True):
-    """What an action did.
+    """The result of an action.
 
     Attributes:
         outcome: ``activated``, ``deactivated``, ``started``, ``stopped`` or ``unchanged``.
-        status: Of the batch, now.
-        executions: That were made or ended, in this order: the ended ones first.
+        executions: Those that it ended, then those that it created.
     """
 
     name: str
@@ -96,7 +95,7 @@ class BatchChange(msgspec.Struct, kw_only=True):
 
 
 class BatchExplanation(msgspec.Struct, kw_only=True):
-    """Why a batch runs or does not: the next occurrence, those that got no execution, what is in the way."""
+    """Why a batch runs or does not: the next occurrence, occurrences without an execution, and what prevents a run."""
 
     name: str
     status: str
@@ -109,18 +108,17 @@ class ExecutionView(msgspec.Struct, kw_only=True):
     """One occurrence of a batch.
 
     Attributes:
-        name: Of the batch.
-        slot_at: The occurrence; of one that was started by hand, the moment of that.
-        started_by: ``schedule``, or who started it.
+        slot_at: The occurrence; for a start by hand, the time of the start.
+        started_by: ``schedule``, or the caller who started it.
         status: ``NEW``, ``IN_PROGRESS``, ``FINISHED``, ``EXCEPTION_OCCURRED``, ``STOPPED`` or ``DISABLED``.
-        version: Of the batch, with which it was begun.
-        planned_at: When it had been cut into chunks.
-        members: Counted when it was cut into chunks.
-        seen: Of these, read so far.
-        missing: Not selected because a field that decides is not there.
-        skipped: Could not be judged.
+        version: Of the batch, when the execution began.
+        planned_at: When it was divided into chunks.
+        members: Of its audience, counted when it was divided into chunks.
+        seen: Members that were read so far.
+        missing: Of these, not selected because a field of the condition is missing.
+        skipped: Of these, could not be judged.
         actions: Recorded, one per selected client.
-        released: Of these, sent on their way.
+        released: Of these, released for delivery.
     """
 
     id: int
@@ -151,7 +149,7 @@ class ExecutionView(msgspec.Struct, kw_only=True):
 
 
 class SkippedClient(msgspec.Struct, kw_only=True):
-    """An example of what could not be judged; without a client it is about the whole chunk."""
+    """An example of a client that could not be judged; without a client, the problem is of the whole chunk."""
 
     chunk: int
     problem: str
@@ -159,7 +157,7 @@ class SkippedClient(msgspec.Struct, kw_only=True):
 
 
 class ChunkWorker(msgspec.Struct, kw_only=True):
-    """Who works on chunks of an execution now: how many, and since when on the oldest."""
+    """A process that works on chunks of an execution: how many, and the start of the oldest."""
 
     worker: str
     chunks: int
@@ -170,14 +168,13 @@ class ExecutionDetail(ExecutionView, kw_only=True):
     """One execution.
 
     Attributes:
-        progress: The share of its members that was read; of its chunks, where members are not counted. None before
-            it has been cut into chunks.
+        progress: The share of its members that was read, or of its chunks when members are not counted. Null before it
+            was divided into chunks.
         working: Up to twenty processes.
-        seen_per_s: How fast the last chunks went; none while nothing is at work.
-        eta_at: When the last member is read, at that pace.
-        error_trace: Where it failed.
-        problems: Up to ten examples of what could not be judged.
-        definition: What it was begun with.
+        seen_per_s: Pace of the last chunks; null while no chunk is running.
+        eta_at: When the last member will be read, at that pace.
+        problems: Up to ten examples of clients that could not be judged.
+        definition: With which it began.
     """
 
     progress: float | None
@@ -190,7 +187,7 @@ class ExecutionDetail(ExecutionView, kw_only=True):
 
 
 class ExecutionChange(msgspec.Struct, kw_only=True):
-    """What an action did: ``paused``, ``resumed``, ``stopped``, ``retried`` or ``unchanged``."""
+    """The result of an action: ``paused``, ``resumed``, ``stopped``, ``retried`` or ``unchanged``."""
 
     id: int
     name: str
@@ -200,12 +197,11 @@ class ExecutionChange(msgspec.Struct, kw_only=True):
 
 
 class ActionView(msgspec.Struct, UserData, kw_only=True):
-    """What was decided about one client.
+    """The decision about one client.
 
     Attributes:
-        chunk: With which it was written.
-        client: What the message says of it.
-        released: Whether the message has been sent on its way; it leaves with the others of its chunk.
+        client: The client's fields in the message.
+        released: Whether the message was released for delivery, with the others of its chunk.
     """
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("client",)

@@ -17,12 +17,11 @@ class EntityTask:
 
     Attributes:
         id: Of the message; equal on every attempt.
-        party: The entity's document as it was when the message was sent; secrets in it are references.
-        last_executed_at: When the last run that succeeded began: what changed since then is to be fetched. ``None``
-            for the first one.
-        window_at: Where the window begins.
-        drop_dead_at: Where it ends; nothing begins after that.
-        timeout: After which the run is cancelled.
+        party: The entity's document when the message was sent; secrets in it are references.
+        last_executed_at: When the last successful run began: fetch what has changed since then. ``None`` for the first
+            one.
+        drop_dead_at: End of the window; no run begins after it.
+        timeout: The run is cancelled after it.
         fence: Higher with each run of this entity and module; a store of the fetched data can refuse older ones.
     """
 
@@ -39,18 +38,15 @@ class EntityTask:
     secrets: SecretsFor = field(repr=False, compare=False)
 
     def resolve(self, document: Any, *, to: str | None = None) -> Any:
-        """Return a part of ``party`` with its ``${env:NAME}`` and ``${file:NAME}`` resolved, for one call.
+        """Return ``document``, part of the party, with its ``${env:NAME}`` and ``${file:NAME}`` resolved, for one call.
 
-        A party is a row, so a secret is resolved only when it may be sent to every address in the party.
-
-        Args:
-            document: The party, or a part of it.
-            to: The URL that is called, where the party has other addresses or lacks this one. Then the secret has to be
-                bound to this one only.
+        A party comes from a row, so a secret is resolved only if it may be sent to every address in the party. Pass
+        ``to``, the URL of the call, if the party has other addresses or lacks this one. Then the secret must be bound
+        to it only.
 
         Raises:
             Rejected: ``secret_not_declared``, ``secret_host_not_allowed``, ``secret_host_unknown``,
-                ``invalid_secret_hosts``, ``secret_unreadable``. Retry once the operator has declared it.
+                ``invalid_secret_hosts``, ``secret_unreadable``. Retry when the operator has declared it.
         """
 
         def find(name: str) -> str | None:

@@ -1,11 +1,11 @@
-"""A task as a message of the queue: the one place that writes it, reads it and checks its signature.
+"""A task as a message of the queue: this module alone writes it, reads it and checks its signature.
 
-The message carries the whole entity, so a consumer needs no database to read it. Foreign messages are read with
-suspicion: each mistake of a message has a code, which the dead letters show.
+The message carries the whole entity, so a consumer needs no database to read it. Messages are not trusted: each mistake
+in one has a code, which the dead letters show.
 
-The queue, its exchange, a topic inside PostgreSQL and the outbox can be written by roles that may not decide what runs
-with which party. So schedulers sign each message with a key that only the owner of the schema can read, and consumers
-run nothing else. The keys are kept in memory: neither side asks the database for each message.
+Roles that may not decide which task runs with which party can still write to the queue, its exchange, a topic inside
+PostgreSQL and the outbox. So schedulers sign each message with a key that only the owner of the schema can read, and
+consumers run only signed ones. Keys are kept in memory, so no message needs a query.
 """
 
 import base64
@@ -40,10 +40,9 @@ class GOCPITaskMsg(msgspec.Struct, frozen=True, rename="pascal"):
     """See docs/messages.md. Members may be added under version 1; none is renamed or gets another meaning.
 
     Attributes:
-        entity_party: The entity's document, as it is.
-        last_executed_at: When the last run that succeeded began, as the sender knew it; a hint.
+        last_executed_at: When the last successful run began, as the sender knew it; a hint.
         drop_dead_at: The end of the window: no run begins after that.
-        partner: Whose limits the run keeps to; ``None`` for no limits.
+        partner: The limits of this partner apply to the run; ``None`` for no limits.
     """
 
     version: int
@@ -79,7 +78,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class FutureVersionError(Exception):
-    """A newer release wrote it; another consumer may be able to read it."""
+    """A newer release wrote the message; another consumer may be able to read it."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -90,8 +89,8 @@ _decode = msgspec.json.Decoder(GOCPITaskMsg).decode
 def message_id(entity_code: str, task_type: str, window: Window) -> str:
     """Return the id of a task's message: equal on every attempt, different for every other task.
 
-    Neither part can have a colon; a dot, which message ids may not have, is written ``%2E``. In an id that would be too
-    long, an empty part and the hash of the code replace the code.
+    Neither part can have a colon. A dot, which message ids may not have, becomes ``%2E``. If the id would be too long,
+    the code is replaced by an empty part and its hash.
     """
     plain_id = f"fanout:{entity_code.replace('.', '%2E')}:{task_type}:{window.start_s}"
     if len(plain_id) <= ID_CHARS_MAX:
@@ -131,12 +130,10 @@ def write_task(  # noqa: PLR0917  the members of the message
 def read_task(delivery: Delivery, now_s: float | None) -> Task:
     """Return the task of a message.
 
-    Args:
-        delivery: As the queue handed it out.
-        now_s: By the database's clock, if known: a window that begins more than a minute later is refused.
+    A window that begins more than a minute after ``now_s``, the database's clock if known, is refused.
 
     Raises:
-        Rejected: Why it becomes a dead letter: ``oversize``, ``encoded``, ``not_json``, ``missing_id``,
+        Rejected: The reason for a dead letter: ``oversize``, ``encoded``, ``not_json``, ``missing_id``,
             ``unknown_version``, ``invalid_message``, ``window_in_future``. Permanent for this message.
         FutureVersionError: Retry in another consumer.
     """
@@ -220,7 +217,7 @@ _SQL = load("tickwright.capabilities.fanout.sql", "keys.sql")
 
 
 class MessageKeys(NamedTuple):
-    """The keys as they were read, the one that signs first."""
+    """Keys as they were read, the signing one first."""
 
     keys: Sequence[bytes] = ()
     read_s: float = float("-inf")
@@ -229,7 +226,7 @@ class MessageKeys(NamedTuple):
         """Return the value of the header ``tickwright-signature``.
 
         Raises:
-            Unavailable: ``no_message_key``. Retry once there is one.
+            Unavailable: ``no_message_key``. Retry when there is one.
         """
         if not self.keys:
             remedy = "the owner of the schema makes one with tickwright.rotate_message_key()"
@@ -237,7 +234,7 @@ class MessageKeys(NamedTuple):
         return _signature(self.keys[0], body)
 
     def refusal(self, delivery: Delivery) -> str | None:
-        """Return why a message is not ours: ``unsigned`` or ``signature_wrong``; ``None`` where it is."""
+        """Return why a message has no valid signature: ``unsigned`` or ``signature_wrong``; ``None`` if it has one."""
         header = delivery.headers.get(SIGNATURE)
         if header is None:
             return "unsigned"
@@ -249,7 +246,7 @@ class MessageKeys(NamedTuple):
 
     @property
     def fresh(self) -> bool:
-        """Whether they were read so recently that a key which is not among them is not ours."""
+        """Whether the keys were read so recently that a signature by another key is wrong."""
         return bool(self.keys) and monotonic() - self.read_s < FRESH_S
 
 
@@ -262,6 +259,6 @@ def _signature(key: bytes, body: bytes) -> str:
 
 
 async def read_keys(database: Pool | Connection) -> MessageKeys:
-    """Return the keys as they are now. Raises ``UNAVAILABLE``; retry."""
+    """Return the present keys. Raises ``UNAVAILABLE``; retry."""
     rows: list[asyncpg.Record] = await database.fetch(_SQL["message_keys"])
     return MessageKeys([bytes(row["key"]) for row in rows], monotonic())

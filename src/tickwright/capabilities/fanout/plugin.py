@@ -30,11 +30,11 @@ _FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0":
 
 
 class FanoutSettings(SettingsPart):
-    """Of consumers.
+    """Settings of consumers.
 
     Attributes:
-        fanout_unsigned: What becomes of tasks without a signature: ``refuse``, or ``run`` while schedulers of a release
-            that did not sign are still at work.
+        fanout_unsigned: Tasks without a signature: ``refuse`` them, or ``run`` them while schedulers of a release that
+            did not sign are still running.
         fanout_entity_concurrency: Runs of one entity, all its modules together, 1 to 100.
         fanout_slow_percent: Part of a consumer's slots that slow entities hold at most, 1 to 100; at least one slot.
     """
@@ -53,13 +53,13 @@ class FanoutPlugin(Plugin):
     lease_purposes: ClassVar = {"fanout-upkeep": "deletes old windows, claims and cursors of fan-out"}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return what checks a module."""
+        """Return the readers of configuration tables: one for modules."""
         from tickwright.capabilities.fanout.entities.modules import read_module
 
         return {"modules": read_module}
 
     def is_idle(self, role: str, registrations: Registrations) -> bool:
-        """Whether a consumer has no module to run."""
+        """Return whether a consumer has no module to run."""
         from tickwright.capabilities.fanout.handlers import ModuleRegistry
 
         return role == CONSUMER and not registrations.of(ModuleRegistry).all()
@@ -72,7 +72,7 @@ class FanoutPlugin(Plugin):
         ports.offer(FanoutService, lambda: FanoutService(context.pool, ports.get(TaskTransport).dead_letters()))
 
     async def declare(self, context: Context) -> None:
-        """Register the program's modules where no operator has set them up, and set those of the TOML file."""
+        """Register the program's modules unless an operator has set them up, and set those of the TOML file."""
         await declare_modules(context.pool, context.registrations, context.tables("modules"))
 
     def reclaim(self, context: Context) -> Sequence["Reclaim"]:
@@ -134,7 +134,7 @@ class FanoutPlugin(Plugin):
         pool, ports, settings = context.pool, context.ports, context.settings
         mine, slots, session = settings.part(FanoutSettings), settings.concurrency, ports.get(WorkerSession)
         tasks, modules = ports.get(TaskTransport), context.registrations.of(ModuleRegistry)
-        with suppress(Unavailable):  # it is prepared again when it is used
+        with suppress(Unavailable):  # it is prepared again on use
             await tasks.prepare()
         contract, queue = ports.get(PartnerContract), tasks.queue(slots)
         claims = TwoStoreRunClaims(ports.find(CarryingRunClaims), LedgerRunClaims(pool, session))
@@ -179,9 +179,9 @@ class FanoutPlugin(Plugin):
 
 
 async def declare_modules(pool: Pool, registrations: Registrations, tables: Mapping[str, Any]) -> None:
-    """Register modules where no operator has set them up, and set those of ``tables``.
+    """Register modules unless an operator has set them up, and set those of ``tables``.
 
-    What neither says of a module stays as it is. An equal declaration writes nothing, not even an audit row.
+    Settings that neither gives stay as they are. An equal declaration writes nothing, not even an audit row.
 
     Raises:
         Rejected: ``invalid_module``. Permanent.

@@ -1,4 +1,4 @@
-"""The REST routes of fan-out: entities, modules, windows at a glance and dead letters."""
+"""The REST routes of fan-out: entities, modules, windows and dead letters."""
 
 from typing import Annotated, Any
 
@@ -69,17 +69,17 @@ def _looking(router: APIRouter, service: FanoutService, gate: Gate) -> None:
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List entities by their codes, without their parties. A page that filters looks at 5,000 at most."""
+        """List entities by their codes, without their parties. A page with a filter reads 5,000 at most."""
         return answer(await entities.list(EntityQuery(module, enabled, q, cursor, limit)))
 
     @router.get("/v1/entities/{code}", tags=["entities"], dependencies=viewer, **answers(EntityDetail))
     async def get_entity(code: Code) -> Response:
-        """Return one entity: its party, and per module what became of polling it."""
+        """Return one entity: its party, and its last results per module."""
         return answer(await entities.get(code))
 
     @router.get("/v1/entities/{code}/explain", tags=["entities"], dependencies=viewer, **answers(EntityExplanation))
     async def explain_entity(code: Code, module: Annotated[str, Query(min_length=1, max_length=50)]) -> Response:
-        """Say why an entity is polled for a module now, or is not."""
+        """Explain why an entity is polled for a module now, or is not."""
         return answer(await entities.explain(code, module))
 
 
@@ -89,27 +89,27 @@ def _setting(router: APIRouter, service: FanoutService, gate: Gate) -> None:
 
     @router.put("/v1/entities/{code}", tags=["entities"], **answers(StoredEntity, 200, 201), **takes(EntityRequest))
     async def put_entity(request: Request, code: Code, caller: admin) -> Response:
-        """Create an entity, or set it whole; schedulers hear of it at once. The same again changes nothing.
+        """Create an entity, or replace it; schedulers are notified at once. An equal one changes nothing.
 
-        Secrets in the party are written `${env:NAME}`: a party goes into messages as it is.
+        Secrets in the party are written `${env:NAME}`: messages contain the party unchanged.
         """
         stored = await entities.put(code, await gate.read(request, EntityRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
     @router.delete("/v1/entities/{code}", tags=["entities"], status_code=204, response_class=Response)
     async def delete_entity(code: Code, caller: admin) -> Response:
-        """Poll an entity no more and forget it; when its last runs succeeded stays known."""
+        """Stop polling an entity and delete it; the times of its last successful runs are kept."""
         await entities.delete(code, caller=caller)
         return Response(status_code=204)
 
     @router.post("/v1/entities/{code}/pause", tags=["entities"], **answers(EntityView))
     async def pause_entity(code: Code, caller: admin) -> Response:
-        """Poll an entity no more: its `is_polling_enabled` is false."""
+        """Stop polling an entity: its `is_polling_enabled` becomes false."""
         return answer(await entities.pause(code, caller=caller))
 
     @router.post("/v1/entities/{code}/enable", tags=["entities"], **answers(EntityView))
     async def enable_entity(code: Code, caller: admin) -> Response:
-        """Poll an entity again, from the window on that lies around now."""
+        """Poll an entity again, from the current window on."""
         return answer(await entities.enable(code, caller=caller))
 
 
@@ -120,11 +120,11 @@ def _importing(router: APIRouter, service: FanoutService, gate: Gate) -> None:
 
     @router.post("/v1/entities:bulk", tags=["entities"], **answers(ImportResult), **body)
     async def import_entities(request: Request, caller: admin) -> Response:
-        """Set entities from NDJSON, one `EntityLine` per line, or CSV with the same columns (`party` is JSON).
+        """Create or replace entities from NDJSON, one `EntityLine` per line, or CSV with the same columns.
 
-        Each line sets its entity whole. Lines are committed in batches of up to 1,000 in their order; a bad line is
-        rejected and costs no other. When the connection breaks off, whole batches stay and the rest is dropped; the
-        same upload can be sent again. The first line of CSV names the columns.
+        In CSV, `party` is JSON, and the first line names the columns. Lines are committed in batches of up to 1,000 in
+        their order; a bad line is rejected alone. When the connection is cut off, committed batches stay and the rest
+        is dropped; the same upload can be sent again.
         """
         as_csv = request.headers.get("content-type", "").lower().startswith(CSV)
         return answer(await service.imports.run(gate.stream(request, csv=True), caller=caller, as_csv=as_csv))
@@ -142,23 +142,23 @@ def _modules(router: APIRouter, service: FanoutService, gate: Gate) -> None:
 
     @router.get("/v1/modules/{name}", tags=["modules"], dependencies=viewer, **answers(ModuleDetail))
     async def get_module(name: Name) -> Response:
-        """Return one module, how many entities are polled for it, and what became of its last windows."""
+        """Return one module, how many entities are polled for it, and the counts of its last windows."""
         return answer(await modules.show(name))
 
     @router.put("/v1/modules/{name}", tags=["modules"], **answers(StoredModule, 200, 201), **takes(ModuleRequest))
     async def put_module(request: Request, name: Name, caller: admin) -> Response:
-        """Create a module, or set it whole, in the words of `[modules.NAME]`; schedulers hear of it at once."""
+        """Create a module, or replace its settings, the fields of `[modules.NAME]`; schedulers are notified."""
         stored = await modules.put(name, await gate.read(request, ModuleRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
     @router.post("/v1/modules/{name}/pause", tags=["modules"], **answers(ModuleView))
     async def pause_module(name: Name, caller: admin) -> Response:
-        """Poll nobody for it."""
+        """Stop polling entities for it."""
         return answer(await modules.pause(name, caller=caller))
 
     @router.post("/v1/modules/{name}/enable", tags=["modules"], **answers(ModuleView))
     async def enable_module(name: Name, caller: admin) -> Response:
-        """Poll for it again, from the window on that lies around now."""
+        """Poll entities for it again, from the current window on."""
         return answer(await modules.enable(name, caller=caller))
 
 
@@ -171,7 +171,7 @@ def _matrix(router: APIRouter, service: FanoutService, gate: Gate) -> None:
         module: ModuleName = None,
         hours: Annotated[int, Query(ge=1, le=168, description="Back from now")] = 24,
     ) -> Response:
-        """Return modules against windows: what became of each, the newest first, at most 500 of a module."""
+        """Return modules against windows: the counts of each window, the newest first, at most 500 of a module."""
         return answer(await service.matrix.windows(module, hours))
 
     @router.get("/v1/fanout/entities", tags=tags, dependencies=viewer, **answers(Page[EntityStanding]))
@@ -184,7 +184,7 @@ def _matrix(router: APIRouter, service: FanoutService, gate: Gate) -> None:
     ) -> Response:
         """List entities by their codes, each with the last success, the last error and the next window per module.
 
-        A page that filters looks at 5,000 at most.
+        A page with a filter reads 5,000 at most.
         """
         return answer(await service.matrix.entities(EntityQuery(module, enabled, q, cursor, limit)))
 

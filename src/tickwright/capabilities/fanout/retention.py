@@ -1,4 +1,4 @@
-"""Retention of fan-out: old claims, counts and cursors are deleted, a bounded batch at a time.
+"""Retention of fan-out: deletes old claims, counts and cursors in bounded batches.
 
 One process at a time does it, under a lease; each batch is a transaction of its own that carries the lease's fence.
 """
@@ -21,10 +21,8 @@ class FanoutRetentionSettings:
     """How long rows are kept.
 
     Attributes:
-        every: Between two rounds.
-        claims: Of windows that are over, behind the longest window that there is.
-        windows: What became of each window.
-        cursors: Of deleted entities, since their last run: one that is created again earlier goes on where it was.
+        claims: Of windows that are over, in addition to the longest window.
+        cursors: Of deleted entities, since their last run: one that is created again within it continues from them.
     """
 
     every: timedelta = timedelta(seconds=30)
@@ -46,7 +44,7 @@ class FanoutRetention:
         self._behind = FIRST
 
     async def round(self, lease: HeldLease) -> float:
-        """Delete what is old; return the seconds until the next round, 0 where more is left."""
+        """Delete old rows; return the seconds until the next round, 0 if more are left."""
         settings = self.settings
         await self._delete_cursors(lease)
         more = [
@@ -56,7 +54,7 @@ class FanoutRetention:
         return 0.0 if any(more) else settings.every.total_seconds()
 
     async def _delete(self, lease: HeldLease, query: str, age: timedelta) -> bool:
-        """Delete batch after batch; return whether more is left although all of them were used."""
+        """Delete batch after batch; return whether rows are left after the last allowed batch."""
         for _ in range(BATCHES_MAX):
             async with lease.transaction() as connection:
                 if connection is None:
@@ -69,7 +67,7 @@ class FanoutRetention:
         return True
 
     async def _delete_cursors(self, lease: HeldLease) -> None:
-        """Read the next cursors and delete the old ones; as there are many, all of them take several rounds."""
+        """Read the next cursors and delete the old ones. Reading all of them takes several rounds."""
         async with lease.transaction() as connection:
             if connection is None:
                 return

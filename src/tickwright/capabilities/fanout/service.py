@@ -1,4 +1,4 @@
-"""What operators and programs do with fan-out, in one object; with modules against windows, and dead letters."""
+"""The actions of operators and programs with fan-out, in one object; also modules against windows, and dead letters."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,26 +31,25 @@ from tickwright.store.queries import load
 NAME_CHARS_MAX = 100
 _SQL = load("tickwright.capabilities.fanout.sql", "matrix.sql")
 WINDOWS_MAX = 500
-"""Of one module."""
+"""Shown of one module."""
 ROWS_MAX = 20_000
 COUNTED_MAX = 10_000
 COUNTED_WINDOWS = 2
 WINDOW_MAX = timedelta(days=1)
-"""The longest window that there can be."""
+"""The longest window."""
 
 
 class Matrix:
     """Modules against windows, and entities against modules; read only.
 
-    A window's outcome is what consumers have counted; how many entities it was for is how many there are now, since
-    that number is not stored.
+    Results of a window are consumers' counts. Its number of entities is the present one, since it is not stored.
     """
 
     def __init__(self, pool: Pool, entities: Entities) -> None:
         self._pool, self._entities = pool, entities
 
     async def windows(self, module: str | None, hours: int) -> WindowMatrix:
-        """Return what became of the windows of the last hours, of one module or of all.
+        """Return the windows of the last hours, of one module or of all, with their results.
 
         Raises:
             Rejected: ``module_not_found`` (404). Permanent.
@@ -70,7 +69,7 @@ class Matrix:
         return WindowMatrix(at=now, since=since, modules=modules)
 
     async def entities(self, query: EntityQuery) -> Page[EntityStanding]:
-        """Return a page of entities by their codes, each with what became of the modules that it is polled for.
+        """Return a page of entities by their codes, each with its last results per module.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -106,7 +105,7 @@ def _module(row: Any, now: datetime, since: datetime, counts: Mapping[tuple[str,
 
 
 async def _count_published(connection: Connection, modules: Sequence[ModuleWindows]) -> None:
-    """Set of the newest windows how many entities they were published for."""
+    """Set for how many entities each of the newest windows was published."""
     newest = {(one.name, window.window_at): window for one in modules for window in one.windows[:COUNTED_WINDOWS]}
     names, ats = [name for name, _ in newest], [at for _, at in newest]
     for row in await connection.fetch(_SQL["published"], names, ats, COUNTED_MAX):
@@ -114,7 +113,7 @@ async def _count_published(connection: Connection, modules: Sequence[ModuleWindo
 
 
 def _starts(row: Any, now: datetime, since: datetime) -> Sequence[datetime]:
-    """Return where the windows begin that end behind ``since``, the newest first; one more than are shown."""
+    """Return the starts of the windows that end after ``since``, the newest first; one more than are shown."""
     length_s = row["interval_seconds"]
     newest = int(window_at(now.timestamp(), length_s).start_s)
     oldest = int(window_at(since.timestamp(), length_s).start_s)
@@ -139,7 +138,7 @@ _COUNTS = ("succeeded", "failed", "superseded", "expired")
 
 
 def _state(entities: int, succeeded: int, *, came: bool) -> WindowState:
-    """Return what a window that is over was."""
+    """Return the state of a window that is over."""
     if not (entities or came or succeeded):
         return "idle"
     if not succeeded:
@@ -174,13 +173,11 @@ DEAD_TASKS = DeadLetterKind("fanout", "task_type", _dead_task, DeadTaskPage)
 
 
 class FanoutService:
-    """Everything that the API and the command line do with fan-out.
+    """The actions of the API and the command line with fan-out.
 
     Attributes:
         entities: What is polled.
         modules: What entities are polled for, and how often.
-        imports: Entities by the thousand.
-        dead_letters: Tasks that were given up.
         matrix: Modules against windows, and entities against modules.
     """
 

@@ -1,4 +1,4 @@
-"""How fan-out asks a store: whether to ask it at all, and how long it may keep a caller waiting."""
+"""Access of fan-out to its stores: whether to ask one at all, and how long a caller waits."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -41,10 +41,10 @@ class StoreAvailability:
         return True
 
     async def ask(self, question: Awaitable[T]) -> T:
-        """Return the answer, and remember whether there was one.
+        """Return the answer, and note whether the store answered.
 
         Raises:
-            Unavailable: There was none. Retry.
+            Unavailable: It did not. Retry.
         """
         try:
             answer = await question
@@ -62,15 +62,10 @@ class StoreAvailability:
 
 @asynccontextmanager
 async def short_connection(pool: Pool, seconds: float, what: str) -> AsyncIterator[Connection]:
-    """Give a connection that is terminated after ``seconds``; getting one takes at most as long again.
+    """Yield a connection that is terminated after ``seconds``; acquiring it takes at most as long again.
 
-    A cancel request, and the ROLLBACK behind it, would wait for a silent server without a bound. Terminating the
-    connection fails everything that waits for it at once.
-
-    Args:
-        pool: Where it comes from.
-        seconds: For all statements together.
-        what: What is read or written, for the error, such as ``publish marks``.
+    A cancel request, and the ROLLBACK after it, would wait for a silent server without a bound. Terminating the
+    connection fails everything that waits for it at once. ``what`` is for the error, such as ``publish marks``.
 
     Raises:
         Unavailable: ``database_unavailable``. The statement may have been executed. Retry.

@@ -28,7 +28,6 @@ class PartnerView(msgspec.Struct, Doors, kw_only=True):
     """A partner, and the state that all processes share.
 
     Attributes:
-        settings: As they were set.
         called_by: ``function`` of a live consumer, else ``http`` when the settings have it; null when neither.
         breaker: ``closed``, ``open`` (no calls until ``open_until``) or ``half_open`` (single trial calls).
         blocked_until: End of the silence that the partner requested (``Retry-After``).
@@ -150,7 +149,7 @@ class PartnerFigures(msgspec.Struct, kw_only=True):
         state: ``called``, or why not: ``paused``, ``quiet``, ``retry_after``, ``breaker_open``, ``on_trial``,
             ``settings_invalid``.
         state_until: When that ends, where it is known.
-        calls: None until this process was asked twice within five minutes.
+        calls: Null until this process has served this request twice within five minutes.
     """
 
     name: str
@@ -415,14 +414,7 @@ def _calls_per_s(settings: PartnerSettings, row: Row, calls: CallCounts | None) 
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """Return ``target`` with a JSON merge patch applied (RFC 7396).
-
-    ``null`` takes a member out, objects are merged, all else replaces.
-
-    Args:
-        target: As decoded from JSON; not changed.
-        patch: The same.
-    """
+    """Return ``target`` with a JSON merge patch applied (RFC 7396): ``null`` removes a member, objects are merged."""
     if not isinstance(patch, Mapping):
         return patch
     found = dict(target) if isinstance(target, Mapping) else {}

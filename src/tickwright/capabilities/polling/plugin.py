@@ -24,7 +24,7 @@ _log = structlog.get_logger("tickwright.polling")
 
 
 class PollingSettings(SettingsPart):
-    """Of the relay of polls.
+    """Settings of the relays of polls.
 
     Attributes:
         relay_shards: How many relays share the partners' polls, 1 to 16; the same in every process.
@@ -48,13 +48,13 @@ class PollingPlugin(Plugin):
     }
 
     def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return what checks a partner."""
+        """Return the readers of configuration tables: one for partners."""
         from tickwright.capabilities.polling.partners import read_partner
 
         return {"partners": read_partner}
 
     def provide(self, context: Context) -> None:
-        """Offer the service for callers, and the administration of the relays."""
+        """Offer the service for callers, and the relay admin."""
         from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
         from tickwright.capabilities.polling.service import PollingService
         from tickwright.engine.leases import Leases
@@ -68,7 +68,7 @@ class PollingPlugin(Plugin):
         )
 
     async def declare(self, context: Context) -> None:
-        """Register the program's partners where no operator has set them up, and set those of the TOML file."""
+        """Register the program's partners unless an operator has set them up, and set those of the TOML file."""
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
         from tickwright.partners.settings import as_json
         from tickwright.partners.store import declare_partner, put_partner

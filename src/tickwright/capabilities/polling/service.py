@@ -53,12 +53,9 @@ POLL_EVENTS = "pg:tickwright.poll-events"
 
 
 class PollingService:
-    """What operators, users and couriers do with polling; one per process and pool.
+    """The actions of operators, users and couriers; one per process and pool.
 
-    Args:
-        pool: Of this process.
-        events_to: Destination of poll events: a topic inside PostgreSQL, or of Kafka.
-        shards: How many relays share the partners.
+    Poll events go to ``events_to``, a topic inside PostgreSQL or of Kafka; ``shards`` relays share the partners.
 
     Raises:
         Rejected: ``tracker_not_found`` (404) from every method with a tracker id. Permanent.
@@ -94,11 +91,8 @@ class PollingService:
     ) -> ImportResult:
         """Register a stream of trackers, one per line, in constant memory; registered ones are counted and unchanged.
 
-        Args:
-            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
-            caller: For the audit trail.
-            as_csv: CSV with a line of columns instead of NDJSON.
-            now: The database's clock as far as known; ``None`` does not compare ``tracking_until`` with it.
+        Lines are NDJSON, or CSV after a line of columns. An exception of ``chunks`` (never an ``OSError``) ends the
+        import and passes through. Without ``now``, the database's clock, ``tracking_until`` is not compared with it.
 
         Raises:
             Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.

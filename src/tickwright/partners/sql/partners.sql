@@ -1,19 +1,18 @@
 -- name: open_states
--- The rows of partners that nobody has called before. Index: partner_states_pkey.
+-- Create the rows of partners that were not called before. Index: partner_states_pkey.
 INSERT INTO tickwright.partner_states (partner_no)
 SELECT p.partner_no FROM tickwright.partners p WHERE p.partner_no = ANY ($1::smallint[]) ORDER BY p.partner_no
     ON CONFLICT DO NOTHING;
 
 -- name: lock_states
--- Keep everybody else from writing what is known of the partners $1, in their order, until the end of the transaction.
--- Whoever stalls in it is thrown out long before a lease ends. Index: partner_states_pkey.
+-- Lock the shared state of the partners $1, in their order, until the end of the transaction. A transaction that stalls is ended by
+-- PostgreSQL long before a lease ends. Index: partner_states_pkey.
 SELECT set_config('idle_in_transaction_session_timeout', '3000', true)
   FROM tickwright.partner_states WHERE partner_no = ANY ($1::smallint[]) ORDER BY partner_no FOR UPDATE;
 
 -- name: read_states
--- What all processes know together of the partners $1, what every session that lives was granted of their concurrency,
--- and the clock. ``version`` changes with every write. Index: partner_states_pkey, partners_partner_no_key,
--- partner_shares_pkey, workers_pkey.
+-- The shared state of the partners $1, the share of their concurrency that each live session was granted, and the clock.
+-- ``version`` changes with every write. Index: partner_states_pkey, partners_partner_no_key, partner_shares_pkey, workers_pkey.
 SELECT s.partner_no, p.settings::text AS settings, p.paused_at IS NOT NULL AS paused, s.xmin::text AS version,
        date_part('epoch', clock_timestamp()) AS now_s,
        date_part('epoch', s.next_free_at) AS next_free_s, coalesce(date_part('epoch', s.blocked_until), 0) AS blocked_until_s,
@@ -27,9 +26,9 @@ SELECT s.partner_no, p.settings::text AS settings, p.paused_at IS NOT NULL AS pa
  WHERE s.partner_no = ANY ($1::smallint[]) ORDER BY s.partner_no;
 
 -- name: write_exchange
--- Write what an exchange decided, column by column, and this session's shares (NULL: it gives its share back): all of it,
--- or nothing where a row is not the version ($3) that it was decided on, or for a session that was declared lost; the
--- count says so. Index: workers_pkey, partner_states_pkey, partner_shares_pkey.
+-- Write the decisions of an exchange, column by column, and this session's shares (NULL releases a share). It writes nothing when a row
+-- no longer has the version $3 that was read, or when the session was declared lost. Returns the number of written rows.
+-- Index: workers_pkey, partner_states_pkey, partner_shares_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE
 ), decided AS MATERIALIZED (
@@ -69,12 +68,12 @@ SELECT count(*) FROM written;
 SELECT partner_no, name, settings::text AS settings, paused_at IS NOT NULL AS paused FROM tickwright.partners ORDER BY name;
 
 -- name: declare_partner
--- A partner that a program brings, unless somebody has set it up. Index: partners_pkey.
+-- Create a partner that a program declares, unless it has settings. Index: partners_pkey.
 INSERT INTO tickwright.partners AS p (name, settings) VALUES ($1, $2::jsonb)
     ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, updated_at = clock_timestamp() WHERE p.settings = '{}';
 
 -- name: put_partner
--- Set a partner's limits; the same ones change nothing. Index: partners_pkey.
+-- Set a partner's settings; equal ones change nothing. Index: partners_pkey.
 INSERT INTO tickwright.partners AS p (name, settings) VALUES ($1, $2::jsonb)
     ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, updated_at = clock_timestamp()
  WHERE p.settings <> excluded.settings

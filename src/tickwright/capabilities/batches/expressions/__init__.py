@@ -1,15 +1,15 @@
-"""Expressions of campaigns: CEL parses, types and evaluates; what may be written is bounded; SQL comes from CEL's tree.
+"""Expressions of campaigns: CEL parses, types and evaluates them; this package bounds them and translates them to SQL.
 
 See ADR-0019. No module outside of this package imports the library. Codes, each with line, column and offset:
 
 ====================== ==================================================================================
-expression_syntax      it cannot be read, or holds a character that no reader would see
-unknown_field          a name that is not declared; the nearest ones are told
+expression_syntax      it cannot be parsed, or contains an invisible character
+unknown_field          a name that is not declared; the message lists the nearest names
 expression_type        types that do not go together, with what to write instead
-expression_not_boolean it decides nothing
-expression_too_large   characters, pieces, depth, a list, a pattern, or texts put together
+expression_not_boolean its type is not boolean
+expression_too_large   characters, nodes, depth, a list, a pattern, or concatenated texts
 expression_loops       ``all exists exists_one map filter``
-expression_not_allowed a function or form off the list
+expression_not_allowed a function or form that is not on the list
 invalid_literal        a time, duration, zone or pattern that would fail for every client; an inexact number
 ====================== ==================================================================================
 """

@@ -1,7 +1,7 @@
-"""What may be written: declared names, functions off a list, literals that can be read; everything else is refused.
+"""What an expression may contain: declared names, listed functions, valid literals; everything else is refused.
 
-The tree is the parsed one: types come later, from CEL. What would fail for every client (``timestamp("x")``, a broken
-pattern) is refused here, once, by asking CEL itself.
+The tree is parsed and not typed yet. A literal that would fail for every client (``timestamp("x")``, an invalid
+pattern) is refused once, here: CEL evaluates it.
 """
 
 import re
@@ -37,7 +37,7 @@ _WRITE = {
 
 
 def check_allowed(tree: Tree, fields: Mapping[str, FieldType]) -> Iterator[Problem]:
-    """Yield what may not be written."""
+    """Yield everything that is not allowed."""
     cost = 0
     stack: list[tuple[Node, bool]] = [(tree.root, False)]
     while stack:
@@ -56,7 +56,7 @@ def check_allowed(tree: Tree, fields: Mapping[str, FieldType]) -> Iterator[Probl
 
 
 class _Place(NamedTuple):
-    """A piece, and what decides whether it is allowed."""
+    """A node, and the facts that decide whether it is allowed."""
 
     node: Node
     tree: Tree

@@ -1,7 +1,7 @@
-"""The bounds of an expression: characters, pieces, depth, lists, patterns, texts put together.
+"""The bounds of an expression: characters, nodes, depth, lists, patterns, concatenated texts.
 
-The text is checked before CEL reads it, and the tree before it is typed. A regular expression runs in RE2, in time
-linear in the text, but is compiled for each client: repetitions make that expensive, so their product is bounded.
+The text is checked before CEL parses it, and the tree before CEL types it. A regular expression runs in RE2, in time
+linear in the text, but is compiled for each client. Repetitions make that expensive, so their product is bounded.
 """
 
 import re
@@ -14,16 +14,16 @@ from tickwright.capabilities.batches.expressions.tree import Node, Tree
 
 TEXT_CHARS_MAX = 4096
 NODES_MAX = 500
-"""Pieces, elements of lists not counted."""
+"""Without the elements of lists."""
 DEPTH_MAX = 24
 ITEMS_MAX = 1000
 """In all lists together."""
 PATTERN_CHARS_MAX = 200
 PATTERNS_COST_MAX = 2500
-"""Of all patterns: characters, and 1,000 for each class of Unicode, times the product of the counted repetitions."""
+"""Of all patterns: characters, and 1,000 per Unicode class, times the product of the counted repetitions."""
 _CLASS_COST = 1000
 JOINS_MAX = 8
-"""Pluses between texts: each copies its left side."""
+"""Concatenations: each copies its left side."""
 _STEERING = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 _REPEAT = re.compile(r"\{([0-9]+)(?:,([0-9]*))?\}")
 _CLASS = re.compile(r"\\[pP]")
@@ -40,7 +40,7 @@ _PIECE = re.compile(
 
 
 def check_text(text: str) -> list[Problem]:
-    """Return what is wrong with a text before it is read."""
+    """Return the mistakes in a text before it is parsed."""
     if len(text) > TEXT_CHARS_MAX:
         said = f"{len(text)} characters; an expression has at most {TEXT_CHARS_MAX}"
         return [Problem("expression_too_large", TEXT_CHARS_MAX, said)]
@@ -58,7 +58,7 @@ def check_text(text: str) -> list[Problem]:
 
 
 def too_deep(text: str) -> Problem:
-    """Return the refusal of a text that is too deep for CEL, at the bracket where it becomes so."""
+    """Return the refusal of a text that is too deep for CEL, at the bracket that exceeds the bound."""
     depth = 0
     for piece in _PIECE.finditer(text):
         depth += (piece[0] in "([{") - (piece[0] in ")]}")
@@ -72,7 +72,7 @@ def _deep(offset: int) -> Problem:
 
 
 def check_size(tree: Tree) -> Iterator[Problem]:
-    """Yield what is too large in a parsed tree; of pieces and depth the first place only."""
+    """Yield what is too large in a parsed tree; only the first place for nodes and depth."""
     stack, count, items = [(tree.root, 1)], 0, 0
     while stack:
         node, depth = stack.pop()
@@ -96,11 +96,11 @@ def check_size(tree: Tree) -> Iterator[Problem]:
 
 
 def pattern_cost(pattern: str) -> int:
-    """Return what compiling a regular expression costs at most: 2,500 are about a millisecond."""
+    """Return an upper bound of the cost of compiling a regular expression: 2,500 is about a millisecond."""
     repeated = prod(max(int(most or 0), int(least), 1) for least, most in _REPEAT.findall(pattern))
     return (len(pattern) + _CLASS_COST * len(_CLASS.findall(pattern))) * repeated
 
 
 def is_field(node: Node) -> bool:
-    """Whether it reads a field of the client."""
+    """Return whether a node reads a field of the client."""
     return node.kind == "field" and not node.is_test and node.parts[0].kind == "name" and node.parts[0].word == "client"

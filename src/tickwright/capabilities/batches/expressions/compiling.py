@@ -1,10 +1,10 @@
-"""From a text to an expression that decides, or to every mistake in it with its place.
+"""Compiles a text to an expression, or reports every mistake in it with its place.
 
-Whole numbers beside doubles are promoted: ``client.income > 3000`` becomes ``client.income > 3000.0``, by a patch
-of the text. CEL does not mix the two types. Where one side is a double and the other is made of integer literals alone
-(signs, ``+ - *`` and ``?:`` included), the literals get a point, and CEL checks the patched text. Nothing else is
-changed: an int *field* beside a double has to be converted by the user, because a double cannot hold every int. A
-division of literals is not promoted, for ``7 / 2`` would be another number.
+CEL does not mix ints and doubles, so integer literals beside doubles are promoted: ``client.income > 3000`` becomes
+``client.income > 3000.0``, by a patch of the text. When one side is a double and the other consists of integer literals
+only (signs, ``+ - *`` and ``?:`` included), the literals get a point, and CEL checks the patched text. Nothing else is
+changed. The user has to convert an int *field* beside a double, because a double cannot hold every int. A division of
+literals is not promoted, because ``7 / 2`` would become another number.
 """
 
 import re
@@ -22,7 +22,7 @@ from tickwright.ports.batches import FieldType
 
 
 class Patch(NamedTuple):
-    """From ``start`` up to ``end`` the text becomes ``new``."""
+    """Replaces the text from ``start`` to before ``end`` by ``new``."""
 
     start: int
     end: int
@@ -30,7 +30,7 @@ class Patch(NamedTuple):
 
 
 def patched(text: str, patches: Sequence[Patch]) -> str:
-    """Return ``text`` with patches that are in their order and do not overlap."""
+    """Return ``text`` with patches applied; they are in order and do not overlap."""
     pieces, at = [], 0
     for patch in patches:
         pieces += [text[at : patch.start], patch.new]
@@ -39,7 +39,7 @@ def patched(text: str, patches: Sequence[Patch]) -> str:
 
 
 def original(offset: int, patches: Sequence[Patch]) -> int:
-    """Return the place in the original text of ``offset`` in the patched one; inside of a patch, its start."""
+    """Return the offset in the original text for one in the patched text; inside a patch, its start."""
     grown = 0
     for patch in patches:
         if offset < patch.start + grown:
@@ -69,21 +69,21 @@ EXACT_MAX = 2**53
 
 
 class Promoted(NamedTuple):
-    """The patches that the literals need, and the mistakes that prevent some."""
+    """The patches of the literals, and the mistakes that prevent some."""
 
     patches: list[Patch]
     problems: list[Problem]
 
 
 def promote(tree: Tree, text: str, fields: Mapping[str, FieldType]) -> Promoted:
-    """Return the patches for the integer literals of a parsed and allowed tree that stand beside doubles."""
+    """Return the patches of the integer literals beside doubles in a parsed and allowed tree."""
     reader = _Reader(tree, text, fields)
     reader.type_of(tree.root)
     return Promoted(sorted(reader.patches.values()), reader.problems)
 
 
 def instants_read(tree: Tree, text: str, fields: Mapping[str, FieldType]) -> list[Patch]:
-    """Return the patches for instants as texts, which CEL reads: ``client.at`` becomes ``timestamp(client.at)``."""
+    """Return the patches for instants that are texts: ``client.at`` becomes ``timestamp(client.at)``."""
     made = []
     for node in tree.root.walk():
         start = tree.at(node)
@@ -97,7 +97,7 @@ def instants_read(tree: Tree, text: str, fields: Mapping[str, FieldType]) -> lis
 
 
 class _Reader:
-    """Types from the leaves up, only as far as doubles go; CEL has the last word on all of them."""
+    """Types from the leaves up, only as far as doubles need them; CEL checks all types afterwards."""
 
     def __init__(self, tree: Tree, text: str, fields: Mapping[str, FieldType]) -> None:
         self._tree, self._text, self._fields = tree, text, fields
@@ -106,7 +106,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def type_of(self, node: Node) -> str:
-        """Return the type of a piece, once what is in it is promoted; ``""`` where only CEL knows."""
+        """Promote the literals in a node and return its type; ``""`` when only CEL knows it."""
         if node.kind == "value":
             return node.word
         if is_field(node):
@@ -180,18 +180,17 @@ _LISTS = frozenset(f"list({kind})" for kind in ("int", "double", "string", "bool
 
 
 def compile_expression(text: str, fields: Mapping[str, FieldType]) -> Expression:
-    """Return the expression that ``text`` is, over clients that have ``fields``. Takes some milliseconds, at most 100.
+    """Return the expression of ``text``, over clients with ``fields``. Takes some milliseconds, at most 100.
 
-    Args:
-        text: CEL, at most 4,096 characters; fields are ``client.NAME``, the occurrence's instant is ``now``.
-        fields: Types by name, without ``client.``; a name is an identifier.
+    The text is CEL of at most 4,096 characters; fields are ``client.NAME``, the occurrence's instant is ``now``.
+    ``fields`` maps names without ``client.``, which are identifiers, to types.
 
     Raises:
         Rejected: A code of this package, with ``line``, ``column``, ``offset`` and all ``problems``. Permanent.
 
     Invariants:
-        EXP-1: an expression that is returned names declared fields only, has no loop, and gives a boolean.
-        EXP-2: places always refer to ``text``, also where a literal was promoted.
+        EXP-1: a returned expression names declared fields only, has no loop, and returns a boolean.
+        EXP-2: places always refer to ``text``, also for a promoted literal.
     """
     _raise(text, check_text(text))
     tree = _parsed(text)
@@ -216,11 +215,11 @@ def _parsed(text: str) -> Tree:
     try:
         return library.parse(text)
     except library.Unreadable as error:
-        raise refused(text, error.problems[:1]) from None  # behind the first slip the parser guesses
+        raise refused(text, error.problems[:1]) from None  # after the first mistake the parser guesses
 
 
 def _check_lists(tree: Tree) -> Iterator[Problem]:
-    """Yield what CEL lets pass by calling it dynamic."""
+    """Yield lists of mixed types, which CEL accepts as dynamic."""
     for node in tree.root.walk():
         if node.kind == "list" and tree.types.get(node.id) not in _LISTS:
             yield Problem("expression_type", tree.at(node), "the elements of a list have one type")

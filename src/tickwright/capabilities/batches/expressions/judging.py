@@ -1,9 +1,9 @@
 """A compiled expression: it judges one client at a time, or becomes a condition in SQL.
 
-A missing field is left out of what CEL is given, which makes it unknown, as SQL's NULL is. Two slips of the library
-are mended here. A text is cut at a NUL on its way in, so such a client is not judged. An instant passes through a
-double on its way in, which can move it by a second where it is far away (``9999-12-31T23:59:59.999999Z`` is one that
-people store): such clients are judged by a second program, in which instants are texts that CEL reads itself.
+A missing field is not passed to CEL, which makes it unknown, like NULL in SQL. Two defects of the library are handled
+here. It cuts a text at a NUL, so a client with such a text is not judged. It converts an instant to a double, which may
+change a distant one by a second (``9999-12-31T23:59:59.999999Z`` is common in data). Clients with such instants are
+judged by a second program that gets instants as texts, which CEL reads exactly.
 """
 
 import re
@@ -23,7 +23,7 @@ from tickwright.ports.batches import Dialect, FieldType, SqlFilter, Verdict
 
 _UNKNOWN = "UNKNOWN: No value with name"
 _NEAR_FROM, _NEAR_BELOW = 1700, 2200
-"""Years in which a double of seconds holds a microsecond."""
+"""Years in which a double of seconds is exact to a microsecond."""
 _QUOTED = re.compile(r'".*"', re.DOTALL)
 _REASONS = {
     "divide by zero": "it divides by zero",
@@ -39,7 +39,7 @@ _REASONS = {
 
 
 class Expression:
-    """What decides about clients: a :class:`tickwright.ports.batches.Judge`. It never changes."""
+    """A condition on clients: a :class:`tickwright.ports.batches.Judge`. Immutable."""
 
     def __init__(self, fields: Mapping[str, FieldType], program: cel.Expression, tree: Tree, exact_text: str) -> None:
         names = {node.word for node in tree.root.walk() if node.kind == "name"}
@@ -57,11 +57,11 @@ class Expression:
         return tuple(self._used)
 
     def sql(self, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
-        """Return the same condition in SQL; ``None`` where that would not be the same in every case."""
+        """Return the same condition in SQL; ``None`` when it could differ in some case."""
         return translate(self._tree, dialect, column, now)
 
     def judge(self, values: Mapping[str, Any], now: datetime) -> Verdict:
-        """Decide about one client; some 300,000 in a second.
+        """Judge one client; some 300,000 per second.
 
         Raises:
             Rejected: ``not_judged``, with the reason and no value. Permanent for this client.
@@ -112,6 +112,6 @@ def _is_near(at: datetime | None) -> bool:
 
 
 def _not_judged(said: str) -> Rejected:
-    """Return the refusal of a client; what stands in quotes may be its data."""
+    """Return the refusal of a client; quoted parts are removed, because they may be its data."""
     reason = next((ours for theirs, ours in _REASONS.items() if theirs in said), None)
     return Rejected("not_judged", reason or _QUOTED.sub("…", said.partition(": ")[2] or said)[:200])

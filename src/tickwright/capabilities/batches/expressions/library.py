@@ -1,7 +1,7 @@
-"""The only module that imports CEL (``cel-expr-python``): parse, check, evaluate; its errors become ours here.
+"""The only module that imports CEL (``cel-expr-python``): it parses, checks and evaluates, and converts CEL's errors.
 
-Two things of this library are worked around, both shown by tests: a text with a NUL reaches it cut there, and a
-``datetime`` far from today can reach it a second off (it passes through a double). See :mod:`.judging`.
+Two defects of the library are avoided, both shown by tests: it cuts a text at a NUL, and it may read a ``datetime``
+far from today with an error of a second, because it converts it to a double. See :mod:`.judging`.
 """
 
 import os
@@ -31,10 +31,10 @@ _SYSTEM_ZONES = Path("/usr/share/zoneinfo")
 
 
 def lend_zones(system: Path = _SYSTEM_ZONES) -> None:
-    """Let CEL find the time zones that came with Python's ``tzdata`` where the system has none, as slim images do.
+    """Point CEL to the time zones of Python's ``tzdata`` when the system has none, as in slim images.
 
-    The variable is for C++; Python does not read it. CEL remembers what it did not find, so this comes before its first
-    question.
+    The variable is for C++; Python does not read it. CEL caches a zone that it did not find, so this runs before its
+    first evaluation.
     """
     if not system.is_dir():
         os.environ.setdefault("TZDIR", str(resources.files("tzdata") / "zoneinfo"))
@@ -43,8 +43,8 @@ def lend_zones(system: Path = _SYSTEM_ZONES) -> None:
 lend_zones()
 
 
-class Unreadable(Exception):  # never leaves this package: compile_expression makes a Rejected of it
-    """CEL refuses a text; ``problems`` say why."""
+class Unreadable(Exception):  # internal to this package: compile_expression converts it to Rejected
+    """CEL refuses a text; ``problems`` are its reasons."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__(problems)
@@ -52,7 +52,7 @@ class Unreadable(Exception):  # never leaves this package: compile_expression ma
 
 
 def variable(field: str) -> str:
-    """Return what a field is called in CEL."""
+    """Return the name of a field in CEL."""
     return f"client.{field}"
 
 
@@ -60,13 +60,13 @@ def parse(text: str) -> Tree:
     """Return the tree of a text, without types.
 
     Raises:
-        Unreadable: It is no expression.
+        Unreadable: It is not an expression.
     """
     return _compiled(_parser(), text, is_checked=False)[1]
 
 
 def check(text: str, fields: Mapping[str, FieldType], *, now: FieldType = "timestamp") -> tuple[cel.Expression, Tree]:
-    """Return a text ready to run, and its tree with types.
+    """Return a program that can be evaluated, and its tree with types.
 
     Raises:
         Unreadable: Its types do not go together.
@@ -111,17 +111,17 @@ def _constant(name: str, **texts: str) -> Any:
 
 
 def is_zone(text: str) -> bool:
-    """Whether CEL knows a time zone."""
+    """Return whether CEL knows a time zone."""
     return _constant("zone", a=text) is True
 
 
 def is_pattern(text: str) -> bool:
-    """Whether RE2 takes a regular expression."""
+    """Return whether RE2 accepts a regular expression."""
     return _constant("matches", a=text) is not None
 
 
 def read_instant(text: str) -> tuple[bool, datetime | None]:
-    """Return whether ``timestamp(text)`` is a time, and the value where whole microseconds are all of it."""
+    """Return whether ``timestamp(text)`` is a time, and its value if that has whole microseconds."""
     value = _constant("timestamp", a=text)
     if not isinstance(value, datetime):
         return False, None
@@ -129,12 +129,12 @@ def read_instant(text: str) -> tuple[bool, datetime | None]:
 
 
 def is_span(text: str) -> bool:
-    """Whether ``duration(text)`` is one."""
+    """Return whether ``duration(text)`` is a duration."""
     return isinstance(_constant("duration", a=text), timedelta)
 
 
 def moved(at: datetime, span: str, *, is_later: bool) -> datetime | None:
-    """Return ``at`` plus or less ``duration(span)`` where CEL has an answer and whole microseconds are all of it."""
+    """Return ``at`` plus or minus ``duration(span)``; ``None`` when CEL fails or the span has no whole microseconds."""
     value = _constant("duration", a=span)
     if (
         not isinstance(value, timedelta)
@@ -146,6 +146,6 @@ def moved(at: datetime, span: str, *, is_later: bool) -> datetime | None:
 
 
 def spelled(at: datetime) -> str:
-    """Return an instant as CEL reads it without loss; one without a zone is UTC."""
+    """Return an instant as a text that CEL reads without loss; one without a zone is UTC."""
     known = at if at.tzinfo else at.replace(tzinfo=UTC)
     return known.astimezone(UTC).isoformat()

@@ -1,4 +1,4 @@
-"""What is wrong with an expression: a stable code, what to write instead, and the place in the user's own text."""
+"""Mistakes in an expression: a stable code, what to write instead, and the place in the user's own text."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ def place_of(text: str, offset: int) -> tuple[int, int]:
 
 
 def offset_of(text: str, line: int, column: int) -> int:
-    """Return the offset of a place; one that is not there is the nearest that is."""
+    """Return the offset of a place; a place outside the text gets the nearest offset in it."""
     start = 0
     for _ in range(line - 1):
         start = text.find("\n", start) + 1 or len(text)
@@ -33,7 +33,7 @@ def offset_of(text: str, line: int, column: int) -> int:
 
 
 def refused(text: str, problems: Iterable[Problem]) -> Rejected:
-    """Return the error for an expression: the first mistake leads; all of them, 20 at most, are in ``problems``.
+    """Return the error for an expression; its message is the first mistake, and ``problems`` has all, 20 at most.
 
     Its details are ``field``, ``line`` and ``column`` from 1, ``offset`` in characters from 0, and ``problems``, each
     with ``code``, ``message`` and the same three. Permanent.
@@ -54,11 +54,9 @@ def _told(text: str, problem: Problem) -> dict[str, Any]:
 
 
 def explain_problem(text: str, problem: Mapping[str, Any]) -> str:
-    """Return a mistake as three lines for a terminal: what it is, the line of the text, and a caret below its place.
+    """Return a mistake as three lines for a terminal: the message, the line of the text, and a caret below its place.
 
-    Args:
-        text: The expression as it was written.
-        problem: One of ``problems`` of the refusal, or its details: ``message``, ``line`` and ``column``.
+    ``problem`` is one of ``problems`` of the refusal, or its details: ``message``, ``line`` and ``column``.
     """
     line, column = int(problem["line"]), int(problem["column"])
     lines = text.split("\n")
@@ -93,12 +91,12 @@ _DEEP = ("recursion limit", "recursion depth")
 
 
 def is_too_deep(said: str) -> bool:
-    """Whether CEL gave up because of depth; it names no place then."""
+    """Return whether CEL refused a text because of its depth; such an error has no place."""
     return any(word in said for word in _DEEP)
 
 
 def read_errors(said: str, text: str) -> list[Problem]:
-    """Return what CEL says of ``text``, in the house's words."""
+    """Return the mistakes in CEL's error for ``text``, with messages of this package."""
     found = []
     for line, column, message in _ERROR.findall(said):
         if int(line) <= text.count("\n") + 1:

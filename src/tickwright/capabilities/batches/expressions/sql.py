@@ -1,9 +1,9 @@
-"""The same condition in SQL, from the tree that CEL checked: only pieces that cannot raise and mean the same.
+"""The same condition in SQL, from the tree that CEL checked: only nodes that cannot fail and have the same meaning.
 
-Values are bound, never written. What would mean another thing is turned: texts compare by code points, NaN is not the
-greatest number, NULL is unknown in both worlds. Not translated: arithmetic, conversions but ``double(client.INT)``,
+Values are bound, never written into the text. Differences are corrected: texts compare by code points, NaN is not the
+greatest number, NULL is unknown on both sides. Not translated: arithmetic, conversions except ``double(client.INT)``,
 regular expressions, parts of a time, literals finer than a microsecond, and texts with a NUL, which PostgreSQL cannot
-hold. Nor is ``now - client.at > duration("1h")``, for CEL has no answer beyond 292 years; ``client.at < now -
+store. ``now - client.at > duration("1h")`` is not translated, because CEL fails beyond 292 years; ``client.at < now -
 duration("1h")`` is.
 """
 
@@ -18,7 +18,7 @@ from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.batches.sql", "expressions.sql")
 DIALECTS: frozenset[Dialect] = frozenset({"postgresql", "duckdb"})
-"""SQLite has neither lists, instants nor NaN."""
+"""SQLite has no lists, instants or NaN."""
 _Q = {name: text.partition("\n")[2] for name, text in _SQL.items()}
 _SIGNS = {"_==_": "=", "_!=_": "<>", "_<_": "<", "_<=_": "<=", "_>_": ">", "_>=_": ">="}
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -34,10 +34,10 @@ _PLAIN = {"_&&_": "both", "_||_": "either", "!_": "negated", "_?_:_": "chosen", 
 
 
 def translate(tree: Tree, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
-    """Return a checked tree as SQL, or ``None`` where that might say something else for some client.
+    """Return a checked tree as SQL, or ``None`` when the SQL could differ for some client.
 
     Invariants:
-        EXP-3: for every client the SQL is true, false or NULL where :meth:`.Expression.judge` says selected, not, or
+        EXP-3: for every client the SQL is true, false or NULL when :meth:`.Expression.judge` returns selected, not, or
             missing.
     """
     if dialect not in DIALECTS:
@@ -50,7 +50,7 @@ def translate(tree: Tree, dialect: Dialect, column: Callable[[str], str], now: d
 
 
 class _Other(Exception):
-    """A piece that has no same in SQL."""
+    """A node without an equivalent in SQL."""
 
 
 class _Writer:
@@ -59,7 +59,7 @@ class _Writer:
         self.values: dict[str, Any] = {}
 
     def write(self, node: Node) -> str:
-        """Return a piece as SQL of its type."""
+        """Return a node as SQL of its type."""
         if node.kind == "name" and node.word != NOW:
             return self._typed(f"({self._column(node.word.removeprefix('client.'))})", self._types.get(node.id))
         if node.kind == "value":
@@ -112,7 +112,7 @@ class _Writer:
         return _Q["compared"].format(left=self.write(left), sign=sign, right=self.write(right))
 
     def _compared_doubles(self, left: Node, sign: str, right: Node) -> str:
-        """Operands stand in the text more than once, so only small ones are taken."""
+        """Compare doubles. Operands are repeated in the text, so only short ones are translated."""
         for side in (left, right):
             if not (side.kind in {"value", "name"} or side.word == "double"):
                 raise _Other

@@ -1,4 +1,4 @@
-"""The tree of an expression, read from the Protocol Buffers in which CEL serialises it, to be bounded and translated.
+"""The tree of an expression, read from CEL's Protocol Buffers, so that it can be bounded and translated.
 
 The numbers of the fields are those of ``cel/expr/syntax.proto`` and ``cel/expr/checked.proto``. The messages are read
 field by field, without a library; only bytes that this process has serialised are read. Unknown fields are skipped.
@@ -84,12 +84,11 @@ _WELL_KNOWN = {2: "timestamp", 3: "duration"}
 
 
 class Node(NamedTuple):
-    """A piece of an expression.
+    """A node of an expression.
 
     Attributes:
-        word: The name, field or function; of a value its type.
-        value: Of a constant.
-        parts: What it is made of; of ``a.f(b)`` first ``a``.
+        word: The name, field or function; the type of a value.
+        parts: Its operands; the target ``a`` of ``a.f(b)`` is first.
         is_member: It is written ``a.f(b)``.
         is_test: ``has(a.b)``.
     """
@@ -103,7 +102,7 @@ class Node(NamedTuple):
     is_test: bool = False
 
     def walk(self) -> "Iterator[Node]":
-        """Yield it and everything below."""
+        """Yield it and all nodes below."""
         stack = [self]
         while stack:
             node = stack.pop()
@@ -116,7 +115,7 @@ class Tree(NamedTuple):
 
     Attributes:
         positions: Offset in characters, by node.
-        types: By node, where it was checked: of ``FieldType``, ``duration``, ``list(…)`` or another word.
+        types: By node, after the check: a ``FieldType``, ``duration``, ``list(…)`` or another name.
     """
 
     root: Node
@@ -124,7 +123,7 @@ class Tree(NamedTuple):
     types: Mapping[int, str]
 
     def at(self, node: Node) -> int:
-        """Return where a piece is, in characters: of a field where ``client`` begins, of an operator its sign."""
+        """Return the place of a node, in characters: of a field that of ``client``, of an operator that of its sign."""
         while node.kind == "field":
             node = node.parts[0]
         return self.positions.get(node.id, 0)

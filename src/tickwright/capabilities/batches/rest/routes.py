@@ -78,26 +78,26 @@ def _add_definitions(router: APIRouter, service: CampaignsService, gate: Gate) -
 
     @router.post("/v1/campaigns", tags=_CAMPAIGNS, status_code=201, **created)
     async def create_campaign(request: Request, caller: admin) -> Response:
-        """Make a campaign; the body is its `name` and its definition. It is `IDLE`: activate or start it.
+        """Create a campaign from its `name` and its definition. It is `IDLE` until it is activated or started.
 
-        A wrong definition is refused with every mistake in `problems`; one in the expression has its line and column.
+        An invalid definition is refused with all mistakes in `problems`; one in the expression has its line and column.
         """
         new = await campaigns.create(await gate.read(request, dict[str, Any]), caller=caller)
         return answer(new, 201, {"location": f"/v1/campaigns/{new.name}"})
 
     @router.put("/v1/campaigns/{name}", tags=_CAMPAIGNS, **stored)
     async def put_campaign(request: Request, name: Name, caller: admin) -> Response:
-        """Make a campaign, or set it whole: a new version, for executions that begin from now on.
+        """Create a campaign, or replace its definition: a new version, for executions that begin from now on.
 
-        With `version` in the body the edit is refused (409) where that is not the newest one any more. A changed
-        schedule counts from the next occurrence on.
+        With `version` in the body, a put is refused (409) unless that is the newest version. A changed schedule
+        counts from the next occurrence on.
         """
         put = await campaigns.put(name, await gate.read(request, dict[str, Any]), caller=caller)
         return answer(put, 201 if put.created else 200)
 
     @router.delete("/v1/campaigns/{name}", tags=_CAMPAIGNS, status_code=204, response_class=Response)
     async def delete_campaign(name: Name, caller: admin) -> Response:
-        """Forget a campaign with its versions, executions and actions; 409 while one is open."""
+        """Delete a campaign with its versions, executions and actions; 409 while an execution is open."""
         await service.campaign_batches.delete(name, caller=caller)
         return Response(status_code=204)
 
@@ -112,29 +112,29 @@ def _add_checks(router: APIRouter, service: CampaignsService, gate: Gate) -> Non
 
     @router.post("/v1/campaigns:check", tags=_CAMPAIGNS, dependencies=admin, **checked)
     async def check_campaign(request: Request) -> Response:
-        """Say everything that is wrong with a definition, without saving it."""
+        """Return every mistake in a definition, without saving it."""
         return answer(await campaigns.check(await gate.read(request, dict[str, Any])))
 
     @router.post("/v1/campaigns:dry-run", tags=_CAMPAIGNS, dependencies=admin, **tried_unsaved)
     async def dry_run_unsaved_campaign(request: Request) -> Response:
-        """Count whom a campaign that is not saved would select now: its `audience` and its `expression`."""
+        """Count the clients that a definition would select now, by its `audience` and `expression`; it is not saved."""
         return answer(await campaigns.dry_run_unsaved(await gate.read(request, dict[str, Any])))
 
     @router.post("/v1/campaigns/{name}/dry-run", tags=_CAMPAIGNS, **tried)
     async def dry_run_campaign(request: Request, name: Name, caller: operator) -> Response:
-        """Count whom a campaign would select now and show ten of them; nothing is saved and nothing leaves.
+        """Count the clients that a campaign would select now, and return ten of them; nothing is saved or sent.
 
-        `audience` and `expression` in the body are tried instead of its own, for roles that see data of users; another
-        audience is an admin's to read.
+        `audience` and `expression` in the body replace those of the campaign, for roles that see data of users; only an
+        admin may read another audience.
         """
         changes = await gate.read(request, dict[str, Any], default=_NO_CHANGES)
-        if changes and not sees():  # its count answers any question about clients
+        if changes and not sees():  # the count of any condition reveals data of clients
             raise Rejected("payload_hidden", "your role does not see data of users, so it tries nothing", status=403)
         return answer(await campaigns.dry_run(name, changes, caller=caller))
 
 
 def _add_queries(router: APIRouter, batches: Batches, gate: Gate) -> None:
-    """Add what a viewer may read of one kind."""
+    """Add the routes of one kind for viewers."""
     path, tags = f"/v1/{batches.kind.plural}", [batches.kind.plural]
     shared: Any = {"tags": tags, "dependencies": [Depends(gate.allow(Role.VIEWER))]}
 
@@ -161,17 +161,17 @@ def _add_queries(router: APIRouter, batches: Batches, gate: Gate) -> None:
 
     @router.get(f"{path}/{{name}}/versions/{{version}}", **shared, **answers(VersionDetail))
     async def get_version(name: Name, version: Version) -> Response:
-        """Return one version as it was written."""
+        """Return one version with its definition."""
         return answer(await batches.version(name, version))
 
     @router.get(f"{path}/{{name}}/explain", **shared, **answers(BatchExplanation))
     async def explain_batch(name: Name, slot: Instant = None) -> Response:
-        """Say why it runs or does not; with `slot` what became of that occurrence."""
+        """Explain why it runs or does not; with `slot`, what happened to that occurrence."""
         return answer(await batches.explain(name, slot))
 
 
 def _add_control(router: APIRouter, batches: Batches, gate: Gate) -> None:
-    """Add what an operator may do with one kind."""
+    """Add the routes of one kind for operators."""
     path, tags = f"/v1/{batches.kind.plural}/{{name}}", [batches.kind.plural]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
     actions = {
@@ -206,7 +206,7 @@ def _add_execution_queries(router: APIRouter, executions: Executions, gate: Gate
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List executions, newest first; of one `campaign` or `batch` by their slots. A page looks at 5,000 at most."""
+        """List executions, newest first; of one `campaign` or `batch` by their slots. A page reads 5,000 at most."""
         if campaign is not None and batch is not None:
             raise Rejected("wrong_argument", "campaign or batch, one of them", field="batch")
         if campaign is not None or batch is not None:
@@ -216,7 +216,7 @@ def _add_execution_queries(router: APIRouter, executions: Executions, gate: Gate
 
     @router.get("/v1/executions/{execution_id}", tags=_EXECUTIONS, dependencies=viewer, **answers(ExecutionDetail))
     async def get_execution(execution_id: Id) -> Response:
-        """Return one: how far it is and how fast, where it failed with its trace, and whom it could not judge."""
+        """Return one: its progress and pace, the trace of its failure, and examples of clients it could not judge."""
         return answer(await executions.get(execution_id))
 
     @router.get(
@@ -228,12 +228,12 @@ def _add_execution_queries(router: APIRouter, executions: Executions, gate: Gate
         cursor: LongCursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List what it decided, by clients; with `client_id` about that one alone, and whether it has left."""
+        """List its decisions, by clients; with `client_id` about one client, and whether the message was released."""
         return answer(await executions.actions(execution_id, client_id=client_id, cursor=cursor, limit=limit))
 
     @router.get("/v1/executions/{execution_id}/explain", tags=_EXECUTIONS, dependencies=viewer, **answers(Explanation))
     async def explain_execution(execution_id: Id) -> Response:
-        """Say why it has not ended, and what happens next; or how it ended."""
+        """Explain why it has not ended and what happens next, or how it ended."""
         return answer(await executions.explain(execution_id))
 
 
@@ -242,20 +242,20 @@ def _add_execution_control(router: APIRouter, executions: Executions, gate: Gate
 
     @router.post("/v1/executions/{execution_id}/pause", tags=_EXECUTIONS, **answers(ExecutionChange))
     async def pause_execution(execution_id: Id, caller: operator) -> Response:
-        """Begin no more chunks and release none; the chunks at work end. Twice is harmless."""
+        """Start no more chunks and release none; running chunks end. Twice is harmless."""
         return answer(await executions.pause(execution_id, caller=caller))
 
     @router.post("/v1/executions/{execution_id}/resume", tags=_EXECUTIONS, **answers(ExecutionChange))
     async def resume_execution(execution_id: Id, caller: operator) -> Response:
-        """Let a paused one go on."""
+        """Continue a paused execution."""
         return answer(await executions.resume(execution_id, caller=caller))
 
     @router.post("/v1/executions/{execution_id}/stop", tags=_EXECUTIONS, **answers(ExecutionChange))
     async def stop_execution(execution_id: Id, caller: operator) -> Response:
-        """End it: `STOPPED`; what it has not released stays unreleased."""
+        """End it as `STOPPED`; unreleased actions stay unreleased."""
         return answer(await executions.stop(execution_id, caller=caller))
 
     @router.post("/v1/executions/{execution_id}/retry", tags=_EXECUTIONS, **answers(ExecutionChange))
     async def retry_execution(execution_id: Id, caller: operator) -> Response:
-        """Let a failed one go on at the chunks that are not done, with all their attempts."""
+        """Continue a failed execution at the chunks that are not done; each has all its attempts again."""
         return answer(await executions.retry(execution_id, caller=caller))

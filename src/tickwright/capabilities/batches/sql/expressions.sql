@@ -1,7 +1,7 @@
--- Conditions, as PostgreSQL and DuckDB both read them; no statements. A field is its column, cast to its type; NULL is missing, and so unknown.
+-- Conditions for PostgreSQL and DuckDB; no statements. A field is its column, cast to its type; NULL is missing, so unknown.
 
 -- name: both
--- False if one side is false, whatever the other; unknown otherwise if one is. An index serves each side.
+-- False if one side is false, whatever the other; else unknown if one side is. An index serves each side.
 ({left} AND {right});
 
 -- name: either
@@ -9,32 +9,32 @@
 ({left} OR {right});
 
 -- name: negated
--- Unknown stays so.
+-- Unknown stays unknown.
 (NOT {left});
 
 -- name: chosen
--- One of two; unknown if the condition is.
+-- One of two; unknown if the condition is unknown.
 (CASE {condition} WHEN TRUE THEN {left} WHEN FALSE THEN {right} END);
 
 -- name: compared
--- Whole numbers, truths and instants. An index on the column serves.
+-- Integers, booleans and instants. An index on the column serves.
 ({left} {sign} {right});
 
 -- name: compared_below
--- A column and a number, where NaN, which both databases take for the greatest, is not greater than anything.
+-- A column and a number. Both databases sort NaN as the greatest number; here it is not greater than any.
 ({left} {sign} {right} AND {number} <= CAST('Infinity' AS double precision));
 
 -- name: compared_doubles
--- Two columns: NaN is not equal to, less or greater than anything, but it is {unequal} that it differs.
+-- Two columns: NaN is neither equal to, less nor greater than any number, and different from each.
 (CASE WHEN {left} IS NULL OR {right} IS NULL THEN NULL
       WHEN {left} = CAST('NaN' AS double precision) OR {right} = CAST('NaN' AS double precision) THEN {unequal} ELSE {left} {sign} {right} END);
 
 -- name: among
--- One of a list that is not empty and has no NULL.
+-- Membership in a list that is not empty and has no NULL.
 ({left} = ANY(CAST({values} AS {type}[])));
 
 -- name: text
--- A text that is compared by code points, whatever the collation of its column or database. An index in "C" serves.
+-- A text compared by code points, whatever the collation of its column or database. An index in "C" serves.
 ({left} COLLATE "C");
 
 -- name: starts
@@ -42,15 +42,15 @@
 starts_with({left}, {right});
 
 -- name: ends
--- A suffix; a text that is shorter has none.
+-- A suffix; a shorter text has none.
 (right({left}, length({right})) = {right});
 
 -- name: contains
--- A part; the empty text is part of any.
+-- A substring; the empty text is part of any.
 (strpos({left}, {right}) > 0);
 
 -- name: size
--- Code points.
+-- Length in code points.
 CAST(length({left}) AS bigint);
 
 -- name: doubled
@@ -58,5 +58,5 @@ CAST(length({left}) AS bigint);
 CAST({left} AS double precision);
 
 -- name: bound
--- A value, never written into the text.
+-- A bound value, never written into the text.
 CAST({value} AS {type});

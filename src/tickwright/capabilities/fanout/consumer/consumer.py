@@ -5,10 +5,10 @@
     queue ──take──▶ read ──claim──▶ permit ──call──▶ end ──ack──▶
                       └─ cannot be done now ──▶ delay queue   └─ cannot be done ──▶ dead letters
 
-Claims decide which consumer runs a task, and the signed message says for which entity: entities are never read from the
-database. A slot holds one message; it waits for the stores of claims while they answer and a second for a partner's
-permit, never for an entity that is busy. Most slots are closed to entities that are slow. README.md says what a crash
-leaves at each step.
+Claims decide which consumer runs a task. The signed message has the entity: consumers never read entities from the
+database. A slot holds one message. It waits for a store of claims while that answers, and a second for a partner's
+permit, but never for a busy entity. Slow entities may use only some of the slots. README.md lists what a crash leaves
+at each step.
 """
 
 import asyncio
@@ -53,19 +53,19 @@ DELAYS_MAX = 30  # of what only another release can do
 
 _log = structlog.get_logger("tickwright.fanout")
 
-# The disposition of a message, as a value: the consumer decides it and carries it out at the queue.
+# The disposition of a message, as a value: the consumer decides it, then applies it at the queue.
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Nothing is left to do. ``why`` is what is counted: ``succeeded``, ``superseded``, ``expired``, ``given_up``."""
+    """Nothing is left to do. ``why`` is counted: ``succeeded``, ``superseded``, ``expired``, ``given_up``."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Not now. ``why`` is what is counted: ``busy``, ``slow``, ``failed``, ``throttled`` and such."""
+    """Try again later. ``why`` is the counted reason: ``busy``, ``slow``, ``failed``, ``throttled`` and others."""
 
     why: str
     by: timedelta
@@ -73,7 +73,7 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """No consumer can do this: to the dead letters, with a code and a text for people."""
+    """No consumer can do this: dead-letter it, with a code and a text for operators."""
 
     reason: str
     text: str
@@ -81,28 +81,28 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """As if it had not been taken: this process stops, or has lost its claim."""
+    """Return it to the queue unchanged: this process stops, or has lost its claim."""
 
 
 Disposition: TypeAlias = Ack | RetryLater | DeadLetter | Release
 
 
 def retry_delay(delays: int, soon_max: int = SOON_MAX) -> timedelta:
-    """Return how long to wait after so many delays: a second ``soon_max`` times, then ten, then a minute."""
+    """Return the delay after so many delays: a second ``soon_max`` times, then ten, then a minute."""
     if delays < soon_max:
         return SOON
     return LATER if delays < LATER_MAX else MUCH_LATER
 
 
 def retry_within_window(why: str, by: timedelta, now_s: float, end_s: int, *, over: str) -> Disposition:
-    """Return a delay, or ``Ack(over)`` where it would end behind the window: the next one's message is in the queue."""
+    """Return a delay, or ``Ack(over)`` if it would end after the window: the next window has its own message."""
     return RetryLater(why, by) if now_s + by.total_seconds() < end_s else Ack(over)
 
 
 def retry_after_throttle(retry_after: timedelta, delays: int, now_s: float, end_s: int) -> Disposition:
-    """Return a delay that is longer than ``retry_after``, which the partner asked for, where the window allows it.
+    """Return a delay longer than ``retry_after``, which the partner requested, if the window allows it.
 
-    A task that is tried again exactly then would call first, be throttled again, and hold up the partner's other tasks.
+    A task that is tried again exactly then would call first, be throttled again, and delay the partner's other tasks.
     """
     longer = retry_within_window("throttled", retry_after + retry_delay(delays), now_s, end_s, over="given_up")
     if isinstance(longer, RetryLater):
@@ -114,10 +114,7 @@ class FanoutConsumer(LoopService):
     """The consumer of one process.
 
     Args:
-        queue: Of tasks; its service runs before this one and longer, and it hands out one message per slot.
-        claims: Of this process.
-        runner: Calls the modules' functions within their partners' limits.
-        slow: Which entities are slow, and how many slots they may hold.
+        queue: Of tasks; its service starts before this one and ends later, and it hands out one message per slot.
         at_once: Runs of one entity, all its modules and all processes together.
         runs_unsigned: Run messages without a signature, of schedulers of a release that did not sign.
 
@@ -125,7 +122,7 @@ class FanoutConsumer(LoopService):
         FAN-9: what no scheduler of this installation signed is not run.
         FAN-5: no function is called without a claim; what it did counts only under that claim.
         FAN-6: a message is acknowledged only when its end is written, when it is kept elsewhere, or when nothing is
-            to be done for it any more.
+            left to do for it.
     """
 
     name = "fanout-consumer"
@@ -171,15 +168,15 @@ class FanoutConsumer(LoopService):
         await self._claims.write_dropped()
 
     async def quiesce(self) -> None:
-        """Take nothing more; wait for what runs, also where this service has crashed meanwhile."""
+        """Take nothing more; wait for running tasks, also after a crash of this service."""
         await super().quiesce()
         await self._none_runs()
 
     async def stop(self) -> None:
-        """Cancel what runs; its messages go back to the queue, and its claims are released."""
+        """Cancel running tasks; their messages return to the queue, and their claims are released."""
         self.request_stop()
         if self._taking is not None:
-            self._taking.cancel()  # else it could begin one more behind this loop
+            self._taking.cancel()  # otherwise it could start one more after this loop
         for task in self._running:
             end_task(task)
         await self.quiesce()
@@ -189,7 +186,7 @@ class FanoutConsumer(LoopService):
             await asyncio.wait(self._running)
 
     def last_tick_age_s(self) -> float | None:
-        """Return the seconds since the slowest of the consumer's own loops came round."""
+        """Return the seconds since the slowest of the consumer's loops completed a round."""
         age_s = super().last_tick_age_s()
         if age_s is None or self._claims.ticked_s is None:
             return None
@@ -208,7 +205,7 @@ class FanoutConsumer(LoopService):
             self.tick()
 
     def _log_lost(self) -> None:
-        """Log windows that slow entities lost since the last time, in one line however many they are."""
+        """Log the windows that slow entities lost since the last time, in one line."""
         lost, self._lost_while_slow = self._lost_while_slow, []
         if lost:
             most = self.slow.most
@@ -265,7 +262,7 @@ class FanoutConsumer(LoopService):
             return await self._run(function, task, delivery, use)
 
     def _read(self, delivery: Delivery) -> Task | Disposition:
-        """Return the task, or what becomes of a message that cannot be read or that no scheduler of ours signed."""
+        """Return the task, or the disposition of a message that cannot be read or has no valid signature."""
         try:
             task = read_task(delivery, self.snapshot.now_s)
         except FutureVersionError as error:
@@ -275,13 +272,13 @@ class FanoutConsumer(LoopService):
         return self._refusal(delivery) or task
 
     def _refusal(self, delivery: Delivery) -> Disposition | None:
-        """Return what becomes of a message that no scheduler of ours signed; ``None`` for ours, of any version."""
+        """Return the disposition of a message without a valid signature; ``None`` for a valid one, of any version."""
         keys = self.snapshot.keys
         why = keys.refusal(delivery)
         if why is None or (why == "unsigned" and self._runs_unsigned):
             return None
         if why == "signature_wrong" and not keys.fresh and delivery.delays < DELAYS_MAX:
-            return RetryLater("keys_not_read", LATER)  # its key may be newer than those of the snapshot
+            return RetryLater("keys_not_read", LATER)  # its key may be newer than the snapshot
         return DeadLetter(why, "no scheduler of this installation signed this task, so it was not run")
 
     def _drop(self, task: Task, why: str) -> Disposition:
@@ -323,7 +320,7 @@ class FanoutConsumer(LoopService):
         return Release() if called is None else self._disposition(task, called, delivery)
 
     async def _call(self, function: Handler, task: Task, run: Run, begun: Begun, use: SlotUse) -> CallResult | None:
-        """Return the result of the call; ``None`` where it does not count, and the message is to come again."""
+        """Return the result of the call; ``None`` when it does not count and the message must be delivered again."""
         await self._probe.reached("fanout.begun", task=task.id, fence=begun.fence)
         called = await self._runner.run(function, task, begun, self.snapshot)
         if called.lasted_s is not None:
@@ -354,14 +351,14 @@ def _later_release(delivery: Delivery, error: FutureVersionError) -> Disposition
 
 
 def _unexpected(delivery: Delivery, error: Exception) -> Disposition:
-    """Return a delay, as often as a new release gets: the delayed copy's deliveries count from zero again."""
+    """Return a delay, as often as for a future version: the delayed copy starts a new count of deliveries."""
     if delivery.delays < DELAYS_MAX:
         return RetryLater("unexpected", LATER)
     return DeadLetter("unexpected", f"{type(error).__name__}; the consumer's log says where")
 
 
-# What a consumer reports in its session, for operators and alert rules: the queue, and its last minute. The session is
-# renewed every few seconds anyway, so this costs no statement.
+# Facts that a consumer reports in its session, for operators and alert rules: the queue, and its last minute. The
+# session is renewed every few seconds anyway, so this needs no statement of its own.
 
 REPORT_S = 2.0
 MINUTE_S = 60.0
@@ -374,17 +371,17 @@ OUTCOMES = {
 
 
 class Counting(Protocol):
-    """The consumer's counts of what became of messages since the start of its process."""
+    """The consumer's counts of messages by result, since the start of its process."""
 
     counts: Counter[str]
 
 
 class QueueDepth(Protocol):
-    """The queue of tasks, as far as it knows how many there are."""
+    """The queue of tasks, with its known depth."""
 
     @property
     def queued(self) -> Sequence[int] | None:
-        """Tasks that no consumer holds, and dead letters, as counted last; ``None`` while they cannot be counted."""
+        """Tasks that no consumer holds, and dead letters, at the last count; ``None`` while they cannot be counted."""
         ...
 
 
@@ -395,7 +392,7 @@ class LastMinute:
         self._seen: deque[tuple[float, Counter[str]]] = deque()
 
     def since(self, counts: Mapping[str, int], now_s: float) -> dict[str, int]:
-        """Return what was added within the last minute, or since the first call, by the names of ``OUTCOMES``."""
+        """Return the increase within the last minute, or since the first call, by the names of ``OUTCOMES``."""
         self._seen.append((now_s, Counter(counts)))
         while now_s - self._seen[0][0] > MINUTE_S:
             self._seen.popleft()
@@ -404,13 +401,10 @@ class LastMinute:
 
 
 class ConsumerReporter(LoopService):
-    """Keeps the facts of a process's session up to date.
+    """Updates the ``facts`` of a process's session.
 
-    Args:
-        consumer: Of this process.
-        queue: Where it takes tasks from.
-        facts: Of the session. ``fanout_dead_letters`` and ``fanout_queued`` keep what was counted last: while RabbitMQ
-            is unavailable its dead letters are still there.
+    ``fanout_dead_letters`` and ``fanout_queued`` keep the last count: while RabbitMQ is unavailable its dead letters
+    still exist.
     """
 
     name = "fanout-reporter"
@@ -426,7 +420,7 @@ class ConsumerReporter(LoopService):
             await self.rest(REPORT_S)
 
     def report(self) -> None:
-        """Write the facts as they are now."""
+        """Write the present facts."""
         self.tick()
         self._facts["fanout_last_minute"] = self._minute.since(self._consumer.counts, monotonic())
         queued = self._queue.queued
@@ -434,7 +428,7 @@ class ConsumerReporter(LoopService):
             self._facts["fanout_queued"], self._facts["fanout_dead_letters"] = queued
 
     async def quiesce(self) -> None:
-        """Keep reporting: what still runs counts."""
+        """Keep reporting: running tasks still count."""
 
     async def stop(self) -> None:
         """Stop reporting."""

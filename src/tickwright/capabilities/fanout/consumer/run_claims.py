@@ -1,8 +1,9 @@
-"""The run claims of one consumer: begun many at a time, kept while calls run, ended under the same fence.
+"""The run claims of one consumer: begun in batches, renewed while calls run, ended under the same fence.
 
-Claims are in two stores. Redis is asked first and the ledger (PostgreSQL) second, and the ledger decides while it
-answers; without it Redis keeps consumers apart. A run that began in Redis alone stays alone when the ledger answers
-again. A success without the ledger is carried over to it. An end that neither store takes is kept here until one does.
+Claims are in two stores: Redis, which is asked first, and the ledger (PostgreSQL), which decides while it answers.
+Without the ledger, Redis prevents two consumers from running one task. A run that began in Redis alone stays there when
+the ledger answers again. A success without the ledger is carried over to it later. An end that no store accepts is kept
+in memory until one does.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ _log = structlog.get_logger("tickwright.fanout")
 
 
 class _Claims(NamedTuple):
-    """The claims of a run under way, of the owner that it began with: the session may have another token by now."""
+    """The claims of a running task, under the owner that it began with; the session may have a new token by now."""
 
     owner: int
     redis: Begun | None
@@ -46,11 +47,11 @@ class _Claims(NamedTuple):
 class TwoStoreRunClaims:
     """Implements :class:`tickwright.ports.fanout.RunClaims`; one for a process.
 
-    An end that no store takes is kept in memory and counts as ours. ``carry`` writes it later, or it is lost with the
-    process; then the next run gets an older last success, and fetches some data again.
+    An end that no store accepts is kept in memory and counts as ours. ``carry`` writes it later; if the process ends
+    before, the next run gets an older last success, and fetches some data again.
 
     Args:
-        redis: ``None`` where there is none: then nothing runs while the ledger is unavailable.
+        redis: ``None`` without Redis: then nothing runs while the ledger is unavailable.
         ledger: Decides while it answers.
     """
 
@@ -64,7 +65,7 @@ class TwoStoreRunClaims:
     # ------------------------------------------------------------------ begin
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
-        """Claim in Redis, then in the ledger what Redis granted; what the ledger refuses is released in Redis."""
+        """Claim in Redis, then in the ledger what Redis granted; release in Redis what the ledger refuses."""
         in_redis = await self._begin_redis(runs, owner)
         wanted = [n for n in range(len(runs)) if in_redis is None or in_redis[n].start is RunStart.BEGUN]
         ledger = await self._begin_ledger([runs[n] for n in wanted], owner, alone=in_redis is None)
@@ -107,9 +108,9 @@ class TwoStoreRunClaims:
     # ------------------------------------------------------------------ end and renew
 
     async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
-        """Write how runs ended: in the ledger, or in Redis to be carried over, or here until one of them answers.
+        """Write how runs ended: in the ledger, or in Redis to be carried over, or in memory until a store answers.
 
-        So ``Unavailable`` is not raised.
+        So it does not raise ``Unavailable``.
         """
         claims = [self._claims_of(one, owner) for one in ended]
         for one in ended:
@@ -122,7 +123,7 @@ class TwoStoreRunClaims:
         return [self._is_ours(one, claims[n], ledger.get(n), redis.get(n)) for n, one in enumerate(ended)]
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
-        """Keep what is under way. A run is lost when one store says so and the other one does not contradict."""
+        """Renew the claims of running tasks; one is lost if a store reports that and the other does not contradict."""
         claims = [self._claims_of(one, owner) for one in held]
         ledger, redis = await asyncio.gather(
             self._ask_ledger(self._ledger.renew, held, claims), self._renew_redis(held, claims)
@@ -136,7 +137,7 @@ class TwoStoreRunClaims:
         return ours
 
     def _claims_of(self, one: Ended, owner: int) -> _Claims:
-        """Return a run's claims. The stores decide about a run that is unknown here, such as a repeated end."""
+        """Return a run's claims. For a run that is unknown here, such as a repeated end, the stores decide."""
         unknown = _Claims(owner, None if self._redis is None else one.begun, one.begun)
         return self._claims.get(_key(one.run, one.begun), unknown)
 
@@ -174,7 +175,7 @@ class TwoStoreRunClaims:
         return await _ask_groups(groups, self._redis_availability, lambda owner, part: redis.renew(part, owner))
 
     def _is_ours(self, one: Ended, claims: _Claims, ledger: bool | None, redis: bool | None) -> bool:
-        """Return whether the run was ours; Redis proves it where the session was lost without the ledger."""
+        """Return whether the run was ours; Redis proves it when the session was lost without the ledger."""
         if ledger is None and (claims.ledger is not None or (redis is None and _succeeded(one))):
             self._unwritten[_key(one.run, one.begun)] = one, claims
         if ledger or redis:
@@ -184,10 +185,10 @@ class TwoStoreRunClaims:
     # ------------------------------------------------------------------ what is written later
 
     async def carry(self) -> int:
-        """Write to the ledger what it does not have yet; call it every second.
+        """Write to the ledger what it lacks; call it every second.
 
         Returns:
-            How many ends are still kept here.
+            How many ends are still kept in memory.
 
         Raises:
             Unavailable: A store does not answer. Call it again.
@@ -207,7 +208,7 @@ class TwoStoreRunClaims:
         await self._ledger.count_dropped(dropped)
 
     async def _write_unwritten(self) -> None:
-        """Write the ends that no store has; of a session that was lost meanwhile only what succeeded."""
+        """Write the ends that no store has; for a lost session only successes."""
         if not self._unwritten:
             return
         unwritten = dict(self._unwritten)
@@ -261,7 +262,7 @@ def _success(one: Ended) -> Success:
 
 
 class ClaimLostError(Exception):
-    """The claim belongs to another consumer by now; the call was cancelled."""
+    """The claim was lost to another consumer; the call was cancelled."""
 
 
 @dataclass(slots=True, eq=False)
@@ -273,11 +274,9 @@ class _HeldRun:
 
 
 class ConsumerRunClaims:
-    """The claims that one consumer holds; many calls become one statement.
+    """The claims that one consumer holds; calls are batched into one statement.
 
-    Args:
-        claims: Both stores.
-        session: Its token owns the claims in PostgreSQL.
+    The token of ``session`` owns the claims in PostgreSQL.
 
     Invariants:
         FAN-7: a call whose claim is lost is cancelled within ``RENEW_S`` of the loss being known. A call whose end is
@@ -297,7 +296,7 @@ class ConsumerRunClaims:
     # ------------------------------------------------------------------ one claim
 
     async def begin(self, run: Run) -> Begun:
-        """Claim a run; a claim that is granted to a caller that was cancelled meanwhile is released.
+        """Claim a run. A claim that is granted after the caller was cancelled is released.
 
         Raises:
             Unavailable: Neither store answers. Retry.
@@ -314,9 +313,9 @@ class ConsumerRunClaims:
 
     @asynccontextmanager
     async def held(self, ended: Ended) -> AsyncIterator[None]:
-        """Keep a claim while the body runs.
+        """Hold a claim while the body runs.
 
-        A body that is cancelled from outside counts as not begun. One that is cancelled because the claim is lost
+        A body that is cancelled from outside counts as not begun. One that is cancelled because its claim is lost
         raises :class:`ClaimLostError`.
         """
         task = asyncio.current_task()
@@ -332,32 +331,32 @@ class ConsumerRunClaims:
                 raise ClaimLostError from None
             await self.end(ended._replace(released=True))
             raise
-        except Exception as error:  # else the entity stays busy as long as this process lives
+        except Exception as error:  # otherwise the entity would stay busy until this process ends
             await self.end(ended._replace(error=type(error).__name__))
             raise
         finally:
             self._held.discard(held)
 
     async def end(self, ended: Ended) -> bool:
-        """Write how a run ended, or keep it until a store answers; false where it was not ours any more."""
+        """Write how a run ended, or keep it until a store answers; false if the claim was lost."""
         for one in self._held:
             one.ending = one.ending or (one.ended.run, one.ended.begun) == (ended.run, ended.begun)
         return await self._ends(ended)
 
     def drop(self, task_type: str, window_s: int, why: str) -> None:
-        """Note that a message was dropped, ``superseded`` or ``expired``; written together with others."""
+        """Count a dropped message, ``superseded`` or ``expired``; counts are written together."""
         self._dropped[task_type, window_s, why] += 1
 
     # ------------------------------------------------------------------ all claims
 
     async def run(self) -> None:
-        """Renew what is held, and carry over what succeeded without a database, until cancelled."""
+        """Renew held claims, and carry over successes from a time without a database, until cancelled."""
         async with TaskGroup() as group:
             group.create_task(self._renew_until_cancelled())
             group.create_task(self._carry_until_cancelled())
 
     async def _renew_until_cancelled(self) -> None:
-        """Renew on time even while a silent database blocks everything else: claims in Redis live for ten seconds."""
+        """Renew on time even while the database does not answer: claims in Redis live for ten seconds."""
         while True:
             self._renew_now.clear()
             begun_s = monotonic()
@@ -391,7 +390,7 @@ class ConsumerRunClaims:
                 end_task(one.task)
 
     async def write_dropped(self) -> None:
-        """Write what was dropped; what cannot be written now is written later."""
+        """Write the counts of dropped messages; those that cannot be written now are written later."""
         dropped, self._dropped = self._dropped, Counter()
         if not dropped:
             return

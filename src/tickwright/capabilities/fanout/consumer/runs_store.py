@@ -1,7 +1,7 @@
-"""Run claims in PostgreSQL: the cursors that decide which task runs, and the counts of what became of each window.
+"""Run claims in PostgreSQL: the cursors that decide which task runs, and the counts of each window's results.
 
-A claim lives as long as the session of its owner; a lost session owns nothing. Every write of a run carries the
-session's token and the claim's fence.
+A claim lives as long as its owner's session; a lost session owns nothing. Every write of a run carries the session's
+token and the claim's fence.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ class LedgerRunClaims:
     """Implements :class:`tickwright.ports.fanout.RunClaims`; one for a process.
 
     Args:
-        session: Under which runs are claimed; ``None`` where each call names a session that is not of this process.
+        session: Under which runs are claimed; ``None`` when each call names a session of another process.
 
     Invariants:
-        RUN-1: of an entity and task type at most one run is under way.
-        RUN-2: no window begins that is not newer than the last one that succeeded.
+        RUN-1: at most one task of an entity and task type is running.
+        RUN-2: no window begins that is not newer than the last successful one.
         RUN-3: no entity has more runs at once than its ``at_once``, all task types and processes together.
     """
 
@@ -44,7 +44,7 @@ class LedgerRunClaims:
         self._gate = None if session is None else ClaimGate(self._connection, session, "fanout", self._strays)
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
-        """Claim each run, sorted so that two processes cannot wait for each other.
+        """Claim each run, in one order for all processes, so that they cannot deadlock.
 
         A claim whose answer was lost is released before the next one (:mod:`engine.claim_gate`), so that it cannot
         block its own process.
@@ -57,7 +57,7 @@ class LedgerRunClaims:
         return [begun[number] for number in range(len(runs))]
 
     async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
-        """Write how runs ended and count them, in one statement. A repetition is true again, and written once."""
+        """Write how runs ended and count them, in one statement. A repetition returns true again, and writes once."""
         ours: dict[int, bool] = {}
         for numbers in _batches([one.run for one in ended]):
             rows = await self._fetch("end", owner, *_ended_columns([ended[number] for number in numbers]))
@@ -66,14 +66,14 @@ class LedgerRunClaims:
         return [ours[number] for number in range(len(ended))]
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
-        """Return which are still ours; their lease is the session's, which the session renews."""
+        """Return which runs are still ours; their lease is the session's, which the session renews."""
         columns = [[one.run.entity_code for one in held], [one.run.task_type for one in held]]
         rows = await self._fetch("renew", owner, *columns, [one.begun.fence for one in held])
         self._forget(owner, [one for one, row in zip(held, rows, strict=True) if not row["ours"]])
         return [row["ours"] for row in rows]
 
     async def carry_over(self, successes: Sequence[Success]) -> None:
-        """Write what succeeded without the ledger; only what is newer, so twice is harmless."""
+        """Write successes from a time without the ledger; only newer ones, so twice is harmless."""
         newest: dict[tuple[str, str], Success] = {}
         for one in sorted(successes, key=lambda one: one.window_s):
             newest[one.entity_code, one.task_type] = one
@@ -81,7 +81,7 @@ class LedgerRunClaims:
             await self._fetch("carry_over", *(list(column) for column in zip(*newest.values(), strict=True)))
 
     async def count_dropped(self, dropped: Mapping[tuple[str, int, str], int]) -> None:
-        """Count messages that were dropped, by task type, window, and ``superseded`` or ``expired``."""
+        """Count dropped messages by task type, window, and ``superseded`` or ``expired``."""
         windows = sorted({(task_type, window_s) for task_type, window_s, _ in dropped})
         if windows:
             whys = [[dropped.get((*window, why), 0) for window in windows] for why in ("superseded", "expired")]
@@ -89,7 +89,7 @@ class LedgerRunClaims:
             await self._fetch("count_dropped", *columns, *whys)
 
     async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
-        """Free the runs of lost sessions; for the transaction that declares them lost."""
+        """Release the runs of lost sessions; for the transaction that declares them lost."""
         await connection.execute(_SQL["reclaim"], list(tokens))
 
     async def _begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
@@ -128,7 +128,7 @@ class LedgerRunClaims:
 
 
 def _batches(runs: Sequence[Run]) -> Iterator[list[int]]:
-    """Cut ``runs`` into parts, as numbers: none has an entity and task type twice, none is too long, all in order."""
+    """Divide ``runs`` into bounded batches, as indexes in order; no batch has an entity and task type twice."""
     left = list(range(len(runs)))
     while left:
         seen: dict[tuple[str, str], int] = {}

@@ -1,4 +1,4 @@
-"""One call of a module's function: within its time, its partner's limits and its entity's share of the slots."""
+"""One call of a module's function: within its timeout, its partner's limits and its entity's share of the slots."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ _log = structlog.get_logger("tickwright.fanout")
 
 @dataclass(slots=True)
 class ConsumerSnapshot:
-    """What a consumer knows beside its messages: read every few seconds, kept while the database is unavailable.
+    """A consumer's facts from the database: read every few seconds, kept while the database is unavailable.
 
     Attributes:
         modules: ``None`` before the first reading.
@@ -42,11 +42,11 @@ class ConsumerSnapshot:
 
     @property
     def now_s(self) -> float | None:
-        """A time that the database's clock has reached, where it is known."""
+        """A time that the database's clock has reached, if known."""
         return self.clock.now(monotonic()) if self.clock.known else None
 
     async def read(self, pool: Pool) -> bool:
-        """Read it again; return false where the database is unavailable."""
+        """Read it again; return false if the database is unavailable."""
         try:
             row = await pool.fetchrow(_SQL["snapshot"])
             self.keys = await read_keys(pool)
@@ -68,7 +68,7 @@ Outcome: TypeAlias = Answered | Failed | Throttled
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What became of a call, and how long it took; both are ``None`` where the partner's limits allowed none."""
+    """The outcome and the duration of a call; both are ``None`` when the partner's limits allowed none."""
 
     outcome: Outcome | None
     lasted_s: float | None = None
@@ -80,7 +80,7 @@ class CallResult:
 
     @property
     def released(self) -> bool:
-        """Whether it counts as not begun: there was no call, or the partner asked for silence."""
+        """Whether it counts as not begun: there was no call, or the partner requested silence."""
         return self.outcome is None or isinstance(self.outcome, Throttled)
 
 
@@ -88,9 +88,9 @@ class TaskRunner:
     """Calls functions, and reports the outcomes to the partner contract.
 
     Args:
-        contract: Of this process: the same object that polls of trackers keep to.
+        contract: Of this process, shared with the polls of trackers.
         slots: Messages at once; at most a quarter of them wait for the permits of one partner.
-        secrets: Where ``${env:NAME}`` is found, for the hosts that a party names.
+        secrets: Resolves ``${env:NAME}`` for the hosts that a party names.
     """
 
     def __init__(self, contract: PartnerContract, *, slots: int, secrets: SecretsFor) -> None:
@@ -99,7 +99,7 @@ class TaskRunner:
         self._waiting: Counter[str] = Counter()
 
     async def run(self, function: Handler, task: Task, begun: Begun, snapshot: ConsumerSnapshot) -> CallResult:
-        """Call ``function`` with the task as its partner allows; a partner that the snapshot lacks allows nothing."""
+        """Call ``function`` within its partner's limits; without the partner in the snapshot no call is made."""
         if task.partner is None:
             return await self._timed_call(function, task, begun)
         number = snapshot.partners.get(task.partner)
@@ -115,7 +115,7 @@ class TaskRunner:
         return called
 
     async def _permit(self, partner: str, number: int) -> Permit | None:
-        """Wait for a permit, a second and two exchanges at most, and in some slots only: they are for others, too."""
+        """Wait for a permit, a second and two exchanges at most, in some slots only: other partners need slots, too."""
         if self._waiting[partner] >= self._waiting_max:
             return None
         self._waiting[partner] += 1
@@ -133,7 +133,7 @@ class TaskRunner:
         return CallResult(outcome, monotonic() - begun_s)
 
     async def _call(self, function: Handler, task: Task, begun: Begun) -> Outcome:
-        """Call it. The text of a failure is stored and logged, so secrets that the function was given are masked."""
+        """Call it. Secrets that the function was given are masked in a failure's text, which is stored and logged."""
         secrets = ResolvedSecrets(self._secrets(()))
 
         def bound_to(destinations: Sequence[Destination]) -> Secrets:
@@ -145,7 +145,7 @@ class TaskRunner:
                 result = await function(_entity_task(task, begun, bound_to))
         except TimeoutError as error:
             return Failed(TIMED_OUT) if limit.expired() else _raised(task, error, secrets)
-        except BaseException as error:  # the user's function: whatever it raises is a failed run
+        except BaseException as error:  # any exception of the user's function is a failed run
             if ends_task(error):
                 raise
             return _raised(task, error, secrets)
@@ -177,9 +177,9 @@ def _entity_task(task: Task, begun: Begun, secrets: SecretsFor) -> EntityTask:
     )
 
 
-# Slow entities. An entity is slow for a module while one of its last runs took half of its timeout or more, or ended by
-# it. Its next run needs one of the slow slots; every other slot is left to entities that are not slow. As many quick
-# runs in a row as are remembered end it: an entity that hangs every second or third time is always slow.
+# Slow entities. An entity is slow for a module while one of its last runs took half of its timeout or more, or timed
+# out. Its next run needs one of the slow slots; all other slots are for entities that are not slow. ``QUICK_RUNS``
+# quick runs in a row end it, so an entity that hangs every second or third time is always slow.
 
 SLOW_PART = 0.5
 SLOW_MAX = 10_000
@@ -189,12 +189,12 @@ Key: TypeAlias = tuple[str, str]
 
 
 def timed_out_lately(since_timeout_s: float | None, window_s: int) -> bool:
-    """Return whether one of the last runs timed out, by the ledger, which knows when and does not count the others."""
+    """Return whether one of the last runs timed out, by its instant in the ledger, which does not count later runs."""
     return since_timeout_s is not None and 0 <= since_timeout_s < QUICK_RUNS * window_s
 
 
 class SlotUse:
-    """The use that one message makes of a slot."""
+    """One message's use of a slot."""
 
     __slots__ = ("_key", "_share", "is_slow")
 
@@ -202,10 +202,10 @@ class SlotUse:
         self._share, self._key, self.is_slow = share, key, False
 
     def may_run(self, *, timed_out: bool = False) -> bool:
-        """Return whether its entity may run now; one that is slow takes a slow slot, false where all are taken.
+        """Return whether its entity may run now; a slow one takes a slow slot, and may not run when all are taken.
 
         Args:
-            timed_out: By the ledger: one of its last runs, perhaps in another process, ended by its timeout.
+            timed_out: By the ledger: one of its last runs, perhaps in another process, timed out.
         """
         if timed_out:
             self._share.mark_timed_out(self._key)
@@ -221,7 +221,7 @@ class SlotUse:
 
 
 class SlowShare:
-    """Which entities are slow, and which share of the slots they hold; one for a consumer.
+    """Slow entities, and their share of the slots; one for a consumer.
 
     Args:
         slots: Of the process.
@@ -242,7 +242,7 @@ class SlowShare:
 
     @contextmanager
     def slot(self, entity_code: str, task_type: str) -> Iterator[SlotUse]:
-        """Return the use that one message makes of its slot, over at the end of the body."""
+        """Return one message's use of its slot, which ends with the body."""
         use = SlotUse(self, (entity_code, task_type))
         try:
             yield use
@@ -250,14 +250,14 @@ class SlowShare:
             self.running -= use.is_slow
 
     def note(self, key: Key, *, is_slow: bool) -> None:
-        """Note a run, and keep the newest slow ones; one that is forgotten is found again by its next slow run."""
+        """Note a run. Only the newest slow entities are kept; a dropped one is noted again at its next slow run."""
         quick_left = QUICK_RUNS if is_slow else self._slow.get(key, 0) - 1
         self._slow.pop(key, None)
         if quick_left > 0:
             self._keep(key, quick_left)
 
     def mark_timed_out(self, key: Key) -> None:
-        """Note that the ledger knows of a timeout; it says so with each claim for as long as the timeout counts."""
+        """Note a timeout in the ledger, which reports it with each claim for as long as it counts."""
         if key not in self._slow:
             self._keep(key, 1)
 

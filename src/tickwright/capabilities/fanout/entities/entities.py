@@ -1,7 +1,7 @@
-"""Entities as operators see them: what is polled, for which modules, and what became of it.
+"""Entities for operators: what is polled, for which modules, and the results.
 
 Nothing here publishes: schedulers are notified of every change of the table and read their lists again, so a change
-counts from their next round on, in every process. A party is shown without secrets that were written into it by SQL.
+counts from their next round on, in every process. Secrets that were written into a party by SQL are masked.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -42,9 +42,9 @@ from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.fanout.sql", "entities.sql")
 LAST_CODE = "~"
-"""Sorts behind every code."""
+"""Sorts after every code."""
 SEARCHED_MAX = 5_000
-"""Entities that a page reads, when it filters by more than the code."""
+"""Entities that a page reads when it filters by more than the code."""
 BATCH_ROWS_MAX = 1_000
 
 
@@ -70,11 +70,11 @@ def check_known(new: NewEntity, modules: Any, *, partner: bool) -> None:
 
 
 class EntityQuery(msgspec.Struct, frozen=True):
-    """The filter and the page of a listing of entities.
+    """Filter and page of a listing of entities.
 
     Attributes:
-        module: One of theirs, in any spelling.
-        q: What their codes begin with.
+        module: A module that they list, in any spelling.
+        q: Prefix of their codes.
         limit: 1 to 200.
     """
 
@@ -86,7 +86,7 @@ class EntityQuery(msgspec.Struct, frozen=True):
 
 
 class Entities:
-    """The rows of ``tickwright.entities``, and of ``tickwright.fanout_cursors`` beside them."""
+    """The rows of ``tickwright.entities``, with their ``tickwright.fanout_cursors``."""
 
     def __init__(self, pool: Pool, cursors: Cursors) -> None:
         self._pool, self._cursors = pool, cursors
@@ -111,7 +111,7 @@ class Entities:
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
 
     async def get(self, code: str) -> EntityDetail:
-        """Return one entity, and what became of polling it.
+        """Return one entity with its last results per module.
 
         Raises:
             Rejected: ``entity_not_found`` (404). Permanent.
@@ -139,10 +139,10 @@ class Entities:
         return explain(facts, state)
 
     async def put(self, code: str, request: EntityRequest, *, caller: Caller) -> StoredEntity:
-        """Create an entity or set it whole; schedulers are notified at once. The same again changes nothing.
+        """Create an entity or replace it; schedulers are notified at once. An equal one changes nothing.
 
         Raises:
-            Rejected: What :func:`check_entity` says, ``unknown_module``, ``unknown_partner``. Permanent.
+            Rejected: The errors of :func:`check_entity`, ``unknown_module``, ``unknown_partner``. Permanent.
         """
         new = check_entity(code, request)
         async with self._pool.acquire() as connection, connection.transaction():
@@ -169,7 +169,7 @@ class Entities:
             await write_audit(connection, caller, "entities.delete", f"entity:{code}", before=_shown(before))
 
     async def pause(self, code: str, *, caller: Caller) -> EntityView:
-        """Stop polling an entity (``is_polling_enabled``); what is published already still runs. Twice is harmless.
+        """Stop polling an entity (``is_polling_enabled``); published tasks still run. Twice is harmless.
 
         Raises:
             Rejected: ``entity_not_found`` (404). Permanent.
@@ -215,12 +215,12 @@ def _fields(row: Any) -> dict[str, Any]:
 
 
 def _shown(row: Any) -> dict[str, Any]:
-    """Return an entity for the audit trail, which never holds a secret."""
+    """Return an entity for the audit trail, without secrets."""
     return {**_fields(row), "party": msgspec.Raw(masked_hosts(row["party"]).encode())}
 
 
 def module_of(state: Any) -> EntityModule:
-    """Return what became of polling one entity for one module."""
+    """Return the last results of one entity for one module."""
     length_s = state["interval_seconds"]
     window = None if length_s is None else window_at(state["now"].timestamp(), length_s)
     return EntityModule(
@@ -242,8 +242,8 @@ def _not_found(code: str) -> Rejected:
     return Rejected("entity_not_found", f"there is no entity {code[:100]!r}", status=404)
 
 
-# Imports: NDJSON or CSV, one entity per line, in constant memory. Each line sets its entity whole, as a put does. Of
-# two lines with one code the later one counts; the same file again changes nothing.
+# Imports: NDJSON or CSV, one entity per line, in constant memory. Each line replaces its entity, as a put does. Of two
+# lines with one code the later one counts; the same file again changes nothing.
 
 
 class Imports:
@@ -253,12 +253,9 @@ class Imports:
         self._pool = pool
 
     async def run(self, chunks: AsyncIterator[bytes], *, caller: Caller, as_csv: bool = False) -> ImportResult:
-        """Import a stream.
+        """Import a stream of NDJSON, or of CSV after a line of columns.
 
-        Args:
-            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
-            caller: For the audit trail.
-            as_csv: CSV with a line of columns instead of NDJSON.
+        An exception of ``chunks`` (never an ``OSError``) ends the import and passes through.
 
         Raises:
             Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
@@ -269,7 +266,7 @@ class Imports:
 
 
 class _EntityImport(BatchedImport[NewEntity]):
-    """One import under way."""
+    """One running import."""
 
     def __init__(self, pool: Pool, caller: Caller, read: Callable[[bytes], NewEntity | None]) -> None:
         super().__init__(pool, caller, action="entities.import", subject="entities", rows_max=BATCH_ROWS_MAX)

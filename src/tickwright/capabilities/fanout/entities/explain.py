@@ -1,7 +1,6 @@
-"""Why an entity is polled for a module now, or is not, as codes and sentences. Pure: the store loads the facts.
+"""Explains why an entity is polled for a module now, or is not, as codes and text. Pure: the store loads the facts.
 
-The chain goes from what prevents its publication over what prevents its run to its windows; the first reason is the
-summary.
+Reasons are in order: what prevents publishing, what prevents running, the windows. The first one is the summary.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,12 +21,7 @@ Facts = Mapping[str, Any]
 
 
 def explain(facts: Facts, state: Facts) -> EntityExplanation:
-    """Return the chain of reasons for one entity and module.
-
-    Args:
-        facts: The row of the query ``explain``; ``now`` is the database's clock.
-        state: The module's row of the query ``module_states``.
-    """
+    """Return the reasons for one entity and module, from the rows of the queries ``explain`` and ``module_states``."""
     shut, running = list(_not_polled(facts, state)), list(_running(state))
     if shut:
         status, reasons = "not_polled", [*shut, *running]
@@ -43,7 +37,7 @@ def explain(facts: Facts, state: Facts) -> EntityExplanation:
 
 
 def _not_polled(facts: Facts, state: Facts) -> Iterator[Reason]:
-    """Return what keeps every scheduler from publishing it."""
+    """Yield what prevents every scheduler from publishing it."""
     code, name = facts["code"], state["name"]
     if not facts["is_polling_enabled"]:
         yield Reason("entity_paused", f"polling of {code} is paused: its is_polling_enabled is false")
@@ -59,7 +53,7 @@ def _not_polled(facts: Facts, state: Facts) -> Iterator[Reason]:
 
 
 def _closed_gates(facts: Facts, state: Facts) -> int:
-    """Return how many schedulers do not publish the module: the gate is in the environment of each."""
+    """Return how many schedulers do not publish the module; each has the gate in its own environment."""
     return int(facts["schedulers"] - facts["opening"] if state["is_gated"] else facts["closing"])
 
 

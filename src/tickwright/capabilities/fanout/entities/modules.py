@@ -1,7 +1,7 @@
-"""Modules as operators see them: what entities are polled for, how often, and whether at all.
+"""Modules for operators: what entities are polled for, how often, and whether at all.
 
-An operator's settings win: what a program declares replaces only defaults and what a program declared before. In a
-configuration file::
+An operator's settings win: a program's declaration replaces only defaults and earlier declarations. In a configuration
+file::
 
     [modules.LOCATIONS]
     every = "15m"        # length of a window: whole seconds, 1s to 1d
@@ -35,7 +35,7 @@ _duration = lasting(timedelta(), DURATION_MAX)
 
 
 class ModuleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that were given; ``None`` for the others."""
+    """The given settings; ``None`` for the others."""
 
     every: timedelta | None = None
     timeout: timedelta | None = None
@@ -118,7 +118,7 @@ class Modules:
         return _view(row)
 
     async def show(self, name: str) -> ModuleDetail:
-        """Return one module and what became of its last windows.
+        """Return one module with the counts of its last windows.
 
         Raises:
             Rejected: ``module_not_found`` (404). Permanent.
@@ -129,7 +129,7 @@ class Modules:
         return ModuleDetail(**msgspec.structs.asdict(view), **dict(counts), windows=windows)
 
     async def put(self, name: str, request: ModuleRequest, *, caller: Caller) -> StoredModule:
-        """Create a module or set it whole; schedulers are notified at once. The same again changes nothing.
+        """Create a module or replace its settings; schedulers are notified at once. Equal settings change nothing.
 
         A new length of windows counts from the next round on; the current window may then have run in part under the
         old length.
@@ -141,9 +141,9 @@ class Modules:
         return await self._put(name, settings, "operator", caller)
 
     async def declare(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> None:
-        """Set up a module that a program declares, unless an operator, a file or SQL has set it up.
+        """Create or change a module that a program declares, unless an operator, a file or SQL has set it.
 
-        What is not given stays as it is, or gets its default.
+        Settings that are not given stay, or get their defaults.
 
         Raises:
             Rejected: ``invalid_module`` with every mistake. Permanent.
@@ -151,7 +151,7 @@ class Modules:
         await self._put(name, check_module(name, settings), "app", caller)
 
     async def set(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> None:
-        """Set what a configuration file gives; what it does not give stays as it is, or gets its default.
+        """Write the settings of a configuration file; others stay, or get their defaults.
 
         Raises:
             Rejected: ``invalid_module`` with every mistake. Permanent.
@@ -159,7 +159,7 @@ class Modules:
         await self._put(name, check_module(name, settings), "operator", caller)
 
     async def pause(self, name: str, *, caller: Caller) -> ModuleView:
-        """Poll no entity for it; what is published already still runs. Twice is harmless.
+        """Stop polling entities for it; published tasks still run. Twice is harmless.
 
         Raises:
             Rejected: ``module_not_found`` (404). Permanent.
@@ -167,7 +167,7 @@ class Modules:
         return await self._change("pause", name, caller)
 
     async def enable(self, name: str, *, caller: Caller) -> ModuleView:
-        """Poll for it again, from the current window on.
+        """Poll entities for it again, from the current window on.
 
         Raises:
             Rejected: ``module_not_found`` (404). Permanent.

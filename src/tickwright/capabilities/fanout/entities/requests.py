@@ -1,11 +1,11 @@
-"""What callers may write of entities and modules: typed bodies, lines of an import, and the party of an entity.
+"""Request schemas of entities and modules: typed bodies, lines of an import, and the party of an entity.
 
 REST, NDJSON and CSV are read here, so that one rule has one error. Whether modules and partners exist is checked in the
 transaction that writes.
 
-A party is part of messages, logs of brokers and dead letters. So a secret is named there, ``${env:NAME}``, and the
-consumer resolves it for the call, for hosts that its operator declared. A value that looks like a secret by its key and
-is not such a reference is refused; by SQL it can be written nevertheless, and is then masked.
+A party is part of messages, logs of brokers and dead letters. So it contains references to secrets, ``${env:NAME}``,
+and the consumer resolves them for the call, for hosts that its operator declared. A value that looks like a secret by
+its key and is not such a reference is refused. By SQL it can be written nevertheless; then it is masked when shown.
 """
 
 import json
@@ -28,17 +28,16 @@ POINTER_CHARS_MAX = 300
 _SECRET_WORDS = ("token", "password", "secret", "apikey", "authorization", "credential", "privatekey")
 _SQUEEZED = re.compile("[^a-z0-9]")
 _PLAIN_URL = re.compile(r"https?://[^\s@?#]+")
-"""An address without a user or a query: ``tokenUrl`` and ``{"tokens": "https://…"}`` name places, not secrets."""
+"""An address without a user or a query, as in ``tokenUrl`` and ``{"tokens": "https://…"}``: not a secret."""
 _USER = re.compile(r"://([^/?#\s]*)@")
 _LONG_NUMBER = re.compile("(?<![0-9])[0-9]{300}")
-"""Part of a number that not every reader of JSON takes."""
+"""Part of a number that not every reader of JSON accepts."""
 
 
 def check_party(party: Mapping[str, Any]) -> str:
-    """Return the party as JSON text when it can be kept and sent.
+    """Return the party as JSON text if it can be stored and sent.
 
-    Args:
-        party: From JSON that was read with care: no NUL, no half characters, no number that cannot be kept.
+    It must come from JSON that was read strictly: no NUL, no half characters, no number that cannot be stored.
 
     Raises:
         Rejected: ``party_too_large``, ``plain_secret`` with the pointer of the first one. Permanent.
@@ -59,7 +58,7 @@ def check_party(party: Mapping[str, Any]) -> str:
 
 
 def _unfolded(value: Any) -> int:
-    """Return how many bytes longer numbers get, which PostgreSQL writes without an exponent."""
+    """Return how many bytes longer numbers become: PostgreSQL writes them without an exponent."""
     if isinstance(value, float):
         text = repr(value)
         return max(0, len(format(Decimal(text), "f")) - len(text)) if "e" in text else 0
@@ -69,7 +68,7 @@ def _unfolded(value: Any) -> int:
 
 
 def plain_secrets(value: Any, pointer: str = "") -> Iterator[str]:
-    """Return the JSON pointers of what looks like a secret in plain text."""
+    """Yield the JSON pointers of values that look like a secret in plain text."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             place = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
@@ -102,25 +101,25 @@ def _is_plain(text: str) -> bool:
 
 
 def _has_user(text: str) -> bool:
-    """Whether a URL in it has a user or a password that is no reference."""
+    """Return whether a URL in the text has a user or a password that is not a reference."""
     return any(REFERENCE.search(user) is None for user in _USER.findall(text))
 
 
 def masked(text: str) -> str:
-    """Return a party's JSON text with ``***`` in place of every secret that was written into it by SQL.
+    """Return a party's JSON text with ``***`` for every secret that was written into it by SQL.
 
-    A number that not every reader of JSON takes becomes a text.
+    A number that not every reader of JSON accepts becomes a text.
     """
     try:
         party = read_json(text)
         changed = _LONG_NUMBER.search(text) is not None or next(plain_secrets(party), None) is not None
         return json.dumps(_mask(party), ensure_ascii=False) if changed else text
-    except RecursionError:  # nested deeper than the API takes: what is in it is unknown
+    except RecursionError:  # nested too deep to be checked for secrets
         return json.dumps({MASK: MASK})
 
 
 def masked_hosts(text: str) -> str:
-    """Return a party's JSON text as viewers and the audit see it: masked, and with the hosts only of its addresses."""
+    """Return a party's JSON text for viewers and the audit: masked, with only the hosts of its addresses."""
     return masked_json(masked(text))
 
 
@@ -148,10 +147,10 @@ PartnerName = Annotated[str, Meta(min_length=1, max_length=PARTNER_CHARS_MAX, pa
 
 
 class EntityRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An entity, whole: what is left out gets its default.
+    """All fields of an entity; omitted ones get their defaults.
 
     Attributes:
-        party: Goes into messages as it is; secrets are written ``${env:NAME}``. At most 64 KiB.
+        party: Messages contain it unchanged; secrets are written ``${env:NAME}``. At most 64 KiB.
     """
 
     party: dict[str, Any] = {}
@@ -167,7 +166,7 @@ class EntityLine(EntityRequest, forbid_unknown_fields=True, kw_only=True):
 
 
 class ModuleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A module, whole, as ``[modules.NAME]`` in a configuration file: what is left out gets its default."""
+    """All settings of a module, as in ``[modules.NAME]`` of a configuration file; omitted ones get their defaults."""
 
     every: Annotated[str, Meta(examples=["15m"], description="Length of a window, whole seconds from 1s to 1d")]
     timeout: Annotated[str, Meta(examples=["60s"], description="Of one run, from 10ms to 25m")] = "60s"
@@ -175,7 +174,7 @@ class ModuleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewEntity(msgspec.Struct, frozen=True):
-    """An entity to set, checked as far as that goes without the database; ``party`` is JSON text."""
+    """An entity to be written, checked except for what needs the database; ``party`` is JSON text."""
 
     code: str
     party: str
@@ -191,7 +190,7 @@ def check_entity(code: str, request: EntityRequest) -> NewEntity:
     """Return the checked entity of a request.
 
     Raises:
-        Rejected: ``invalid_entity_code``, ``invalid_modules``, what :func:`check_party` says. Permanent.
+        Rejected: ``invalid_entity_code``, ``invalid_modules``, or the errors of :func:`check_party`. Permanent.
     """
     return NewEntity(
         check_code(code),
@@ -213,7 +212,7 @@ def read_line(line: bytes) -> NewEntity:
 
 
 def check_code(code: str) -> str:
-    """Return ``code`` if it can be the code of an entity: a part of keys that have ``:`` between their parts.
+    """Return a valid entity code; it becomes part of keys that have ``:`` between their parts.
 
     Raises:
         Rejected: ``invalid_entity_code``. Permanent.
@@ -229,7 +228,7 @@ def check_code(code: str) -> str:
 
 
 def check_modules(given: str | list[str]) -> tuple[str, ...]:
-    """Return the names of modules in capitals, each once.
+    """Return the names of modules in capitals, without repetitions.
 
     Raises:
         Rejected: ``invalid_modules``. Permanent.
@@ -252,10 +251,10 @@ def check_modules(given: str | list[str]) -> tuple[str, ...]:
 
 
 def read_columns(head: str) -> tuple[str, ...]:
-    """Return the columns that the first line of a CSV file names.
+    """Return the columns in the first line of a CSV file.
 
     Raises:
-        Rejected: ``invalid_columns`` (400): the code is missing, or one is unknown or there twice. Permanent.
+        Rejected: ``invalid_columns`` (400): the code is missing, or a column is unknown or repeated. Permanent.
     """
     names = tuple(name.strip().strip('"') for name in head.lstrip("\ufeff").split(","))
     if COLUMNS[0] not in names or any(name not in COLUMNS for name in names) or len(set(names)) != len(names):
@@ -269,7 +268,7 @@ def read_columns(head: str) -> tuple[str, ...]:
 
 
 def entity_of_row(columns: tuple[str, ...], cells: list[str]) -> NewEntity:
-    """Return the checked entity of a row of a CSV file; ``party`` is JSON in its cell, an empty cell is the default.
+    """Return the checked entity of a CSV row; ``party`` is JSON in its cell, an empty cell is the default.
 
     Raises:
         Rejected: ``invalid_csv`` (400), or as :func:`check_entity`. Permanent.

@@ -1,4 +1,4 @@
-"""The answers of the REST API and of ``--json``: entities, modules, both against windows, and dead letters."""
+"""Views of fan-out, for the REST API and ``--json``: entities, modules, both against windows, and dead letters."""
 
 from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
@@ -14,8 +14,8 @@ class EntityView(msgspec.Struct, kw_only=True):
     """An entity without its party.
 
     Attributes:
-        polling_enabled_modules: Names with commas between, as the column has them.
-        partner: Whose limits and breaker calls to this entity keep to.
+        polling_enabled_modules: Names with commas between, as in the column.
+        partner: Its limits and breaker apply to calls for this entity.
         config_version: One more with each change of the row; messages carry it.
     """
 
@@ -29,19 +29,16 @@ class EntityView(msgspec.Struct, kw_only=True):
 
 
 class EntityModule(msgspec.Struct, kw_only=True):
-    """What became of polling an entity for one module. Runs that the database does not have yet are missing.
+    """Results of one entity for one module. Runs that are not written to the database yet are missing.
 
     Attributes:
-        known: Whether there is such a module; no entity is polled for one that is unknown.
-        every: Length of a window; none where the module is unknown, as the windows.
-        paused: The module is, for every entity.
-        last_window_at: The newest window that ran with success.
+        known: Whether the module exists; no entity is polled for an unknown one.
+        every: Length of a window; null for an unknown module, as are the windows.
+        paused: The module is paused for every entity.
+        last_window_at: The newest window with a successful run.
         last_success_at: When that run began: ``LastExecutedAt`` of the next one.
-        running_since: When the current run began.
-        running_window_at: Its window.
-        failures: Runs that failed since the last success.
-        window_at: The current window.
-        next_window_at: Where the next one begins.
+        running_window_at: Window of the current run.
+        failures: Failed runs since the last success.
     """
 
     name: str
@@ -63,8 +60,8 @@ class EntityDetail(EntityView, UserData, Doors, kw_only=True):
     """One entity.
 
     Attributes:
-        party: Goes into messages as it is. A secret that was written into it by SQL is shown as ``***``.
-        modules: Those that it is polled for, in its order, and others that it was polled for once.
+        party: Messages contain it unchanged. A secret that was written into it by SQL is shown as ``***``.
+        modules: Those that it is polled for, in its order, then others that it was polled for before.
     """
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("party",)
@@ -73,7 +70,7 @@ class EntityDetail(EntityView, UserData, Doors, kw_only=True):
     payload_hidden: bool = False
 
     def masked(self) -> Self:
-        """Return it with no more of the addresses in its party than their hosts."""
+        """Return it with only the hosts of the addresses in its party."""
         if not isinstance(self.party, msgspec.Raw):
             return self
         return msgspec.structs.replace(self, party=msgspec.Raw(masked_hosts(bytes(self.party).decode()).encode()))
@@ -97,12 +94,10 @@ class EntityExplanation(msgspec.Struct):
 
 
 class ModuleView(msgspec.Struct, kw_only=True):
-    """What entities are polled for.
+    """A module: what entities are polled for.
 
     Attributes:
-        every: Length of a window.
-        timeout: Of one run.
-        gated: Polled only where a scheduler's environment says ``ENABLE_<NAME>_POLLING=true``.
+        gated: Published only by schedulers that have ``ENABLE_<NAME>_POLLING=true`` in their environment.
         set_by: ``default``, ``app``, ``operator`` or ``sql``; a program replaces the first two only.
         paused_at: Since when no entity is polled for it.
     """
@@ -118,11 +113,11 @@ class ModuleView(msgspec.Struct, kw_only=True):
 
 
 class ModuleWindow(msgspec.Struct, kw_only=True):
-    """What became of one window of a module, as consumers have counted it.
+    """Consumers' counts of one window of a module.
 
     Attributes:
-        failed: Runs that failed, those that were tried again included.
-        superseded: Messages that came when a newer window had run already.
+        failed: Failed runs, those that were retried included.
+        superseded: Messages that arrived when a newer window had run already.
         expired: Messages dropped after the window's end without a success.
     """
 
@@ -137,7 +132,6 @@ class ModuleDetail(ModuleView, kw_only=True):
     """One module.
 
     Attributes:
-        entities: That are polled for it.
         entities_stale: Of these, without a success for three windows, as the alert ``fanout_stale`` counted last.
         windows: The current one, and the three before it.
     """
@@ -161,12 +155,12 @@ class MatrixWindow(ModuleWindow, kw_only=True):
     """One window of a module.
 
     Attributes:
-        ends_at: Where the next one begins.
-        state: ``open`` while it is the current one, ``done`` when it succeeded for as many entities as are polled now,
-            ``partly``, ``missed`` when it did for none, ``idle`` where nothing came and nothing was to come,
-            as before the module was there.
-        published: Entities it was published for, of the last two windows: where PostgreSQL says who publishes. None
-            for older ones; with Redis that is not known.
+        ends_at: Start of the next one.
+        state: ``open`` for the current one; ``done`` when it succeeded for as many entities as are polled now,
+            ``partly`` for fewer, ``missed`` for none; ``idle`` when there was nothing to poll and no message, as before
+            the module existed.
+        published: Entities it was published for, of the last two windows, when marks are in PostgreSQL. Null for older
+            ones, and with Redis.
     """
 
     ends_at: datetime
@@ -179,7 +173,7 @@ class ModuleWindows(msgspec.Struct, kw_only=True):
 
     Attributes:
         expected: Entities that are polled for it now.
-        last_success_window_at: The newest window in which a run succeeded.
+        last_success_window_at: The newest window with a successful run.
         more: There are older windows in the range; 500 are shown.
     """
 
@@ -210,13 +204,13 @@ class EntityStanding(msgspec.Struct, kw_only=True):
 
 
 class DeadTaskView(msgspec.Struct, UserData, kw_only=True):
-    """A task that was given up.
+    """A dead-lettered task.
 
     Attributes:
-        id: Of the message; none where it has none, and then it is requeued with ``all`` only.
-        entity_code: As far as the body can be read, as ``task_type``.
-        reason: Why, as a code: ``delivery_limit``, ``rejected`` or ``expired`` where RabbitMQ moved it by itself.
-        body: At most 64 KiB, escaped; what looks like a secret is ``***``.
+        id: Of the message; null if it has none: then only ``all`` requeues it.
+        entity_code: If the body can be read, as ``task_type``.
+        reason: A code; ``delivery_limit``, ``rejected`` or ``expired`` if RabbitMQ itself moved it.
+        body: At most 64 KiB, escaped; values that look like secrets are ``***``.
     """
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("body",)

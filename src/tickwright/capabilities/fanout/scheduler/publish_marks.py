@@ -1,7 +1,7 @@
 """Publish marks in Redis, and in PostgreSQL while Redis does not answer.
 
-A change between the two may publish a window twice; consumers drop the second message. So nothing here waits for
-agreement: what was published while Redis was unavailable is sealed there as soon as it answers.
+A change between the two stores may publish a window twice; consumers drop the second message. So the stores need not
+agree: windows that were published while Redis was unavailable are sealed there as soon as it answers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,14 +26,14 @@ _Key = tuple[str, EntityWindow]
 class LedgerMarks:
     """Implements :class:`tickwright.ports.fanout.Marks` with rows of ``fanout_claims``, which retention deletes.
 
-    Unlike Redis it also knows what consumers did: a window that has run, or runs now, counts as published.
+    Unlike Redis it also has the consumers' results: a window that has run, or is running, counts as published.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     async def claim(self, windows: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
-        """Claim what is free, 500 windows with one statement."""
+        """Claim free windows, 500 with one statement."""
         claimed: list[MarkClaim] = []
         for chunk in _chunks(windows):
             rows = await self._fetch("claim", *_columns(chunk), token, lease)
@@ -41,7 +41,7 @@ class LedgerMarks:
         return claimed
 
     async def seal(self, windows: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
-        """Mark these as published, for longer than ``keep``: until retention deletes the row."""
+        """Mark windows as published, for longer than ``keep``: until retention deletes the row."""
         del keep
         others = 0
         for chunk in _chunks(list(dict.fromkeys(windows))):
@@ -50,7 +50,7 @@ class LedgerMarks:
         return others
 
     async def release(self, windows: Sequence[EntityWindow], token: str) -> None:
-        """Let others claim what is still claimed under ``token``."""
+        """Release windows that are still claimed under ``token``."""
         for chunk in _chunks(windows):
             await self._fetch("release", *_columns(chunk), token)
 
@@ -75,11 +75,9 @@ def _chunks(windows: Sequence[EntityWindow]) -> Iterator[Sequence[EntityWindow]]
 
 
 class FallbackMarks:
-    """Implements :class:`tickwright.ports.fanout.Marks` with Redis, and with the ledger while Redis does not answer.
+    """Implements :class:`tickwright.ports.fanout.Marks` with Redis (``None`` without one), else with the ledger.
 
-    Args:
-        redis: ``None`` where there is no Redis.
-        ledger: PostgreSQL.
+    The ledger is used while Redis does not answer.
     """
 
     def __init__(self, redis: Marks | None, ledger: Marks) -> None:
@@ -103,7 +101,7 @@ class FallbackMarks:
         return claimed
 
     async def seal(self, windows: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
-        """Seal where it was claimed; while Redis does not answer in the ledger, and in Redis when it answers again."""
+        """Seal in the store of the claim. While Redis does not answer, seal in the ledger, and in Redis later."""
         of_ledger, of_redis = self._by_store(windows, token)
         others = 0
         if of_redis and self._redis is not None:
@@ -120,7 +118,7 @@ class FallbackMarks:
         return others
 
     async def release(self, windows: Sequence[EntityWindow], token: str) -> None:
-        """Release where it was claimed; a claim in Redis that cannot be released expires."""
+        """Release in the store of the claim; a claim in Redis that cannot be released expires."""
         of_ledger, of_redis = self._by_store(windows, token)
         if of_redis and self._redis is not None:
             with suppress(Unavailable):
@@ -147,7 +145,7 @@ class FallbackMarks:
                 self._unsealed.pop(key, None)
 
     def _by_store(self, windows: Sequence[EntityWindow], token: str) -> tuple[list[EntityWindow], list[EntityWindow]]:
-        """Return what was claimed in the ledger, and what was claimed in Redis."""
+        """Return the windows that were claimed in the ledger, and those that were claimed in Redis."""
         if self._redis is None:
             return list(windows), []
         of_ledger = [window for window in windows if (token, window) in self._in_ledger]
@@ -159,6 +157,6 @@ class FallbackMarks:
 
 
 def _shrink(remembered: dict[_Key, None] | dict[_Key, timedelta]) -> None:
-    """Forget the oldest: at worst such a window is published twice."""
+    """Drop the oldest entries; at worst such a window is published twice."""
     for key in list(remembered)[: max(0, len(remembered) - REMEMBERED_MAX)]:
         del remembered[key]

@@ -1,8 +1,8 @@
-"""Claim, publish, seal: how one chunk of a window is published once, whichever schedulers try.
+"""Claim, publish, seal: one chunk of a window is published once, however many schedulers try.
 
-A claim has a short life. When a scheduler dies behind it, another one claims the window within seconds; a scheduler
-that was suspended publishes nothing once its claim may be another's. A message whose confirm was lost is sent again
-under the same claim and the same id: consumers drop the second one.
+A claim lives for seconds. If a scheduler dies after it, another one claims the window soon; a scheduler that was
+suspended publishes nothing when its claim may have expired. A message whose confirm was lost is sent again under the
+same claim and the same id: consumers drop the second one.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from tickwright.store.queries import load
 
 PAGE = 5_000
 PARTY_KEPT_BYTES = 2_000
-"""Of a party that is kept in memory: as much as an ordinary one has. Larger ones may be packed on disk."""
+"""Largest party that is kept in memory; ordinary ones are smaller. Larger ones may be compressed on disk."""
 UNKNOWN_MAX = 100
 
 _SQL = load("tickwright.capabilities.fanout.sql", "lists.sql")
 
 
 class ListedEntity(NamedTuple):
-    """One entity as a message needs it; ``party`` is JSON text, empty where it is too large to be kept."""
+    """One entity as a message needs it; ``party`` is JSON text, empty if it is too large to be kept."""
 
     party: bytes
     partner: str | None
@@ -65,9 +65,9 @@ class EntityLists:
     """All modules by name, as of one snapshot.
 
     Attributes:
-        unknown: Modules that entities name and that are not set up, with how many entities; a hundred at most.
-        now_s: The database's clock when they were read, and ``received_s`` the monotonic clock when they arrived.
-        keys: Messages are signed with them.
+        unknown: Modules that entities list and that do not exist, with how many entities; a hundred at most.
+        now_s: The database's clock at the reading; ``received_s`` is the monotonic clock when it arrived.
+        keys: They sign the messages.
     """
 
     modules: Mapping[str, ModuleList]
@@ -81,7 +81,7 @@ EMPTY = EntityLists(MappingProxyType({}), MappingProxyType({}), 0.0, 0.0)
 
 
 async def read_lists(pool: Pool) -> EntityLists:
-    """Return the lists as they are now, all from one snapshot. Raises ``UNAVAILABLE``; retry."""
+    """Return the present lists, all from one snapshot. Raises ``UNAVAILABLE``; retry."""
     async with pool.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         now_s = await connection.fetchval(_SQL["now"])
         received_s = monotonic()
@@ -117,7 +117,7 @@ async def read_lists(pool: Pool) -> EntityLists:
 
 
 async def read_parties(pool: Pool, codes: Sequence[str]) -> Mapping[str, ListedEntity]:
-    """Return those of ``codes`` that are there, with their parties.
+    """Return those of ``codes`` that exist, with their parties.
 
     Raises:
         Unavailable: ``database_unavailable``. Retry.
@@ -133,7 +133,7 @@ LEASE = timedelta(seconds=10)
 LEASE_MIN = timedelta(seconds=2)
 PUBLISH = timedelta(seconds=4)
 CHUNKS_AT_ONCE = 3
-"""Of all modules together: a message that waits for the broker longer is sent too late, and then sent twice."""
+"""Of all modules together: with more of them, messages wait too long at the broker, and are sent twice."""
 
 SKEW = timedelta(minutes=1)
 NO_QUEUE = frozenset({"unroutable", "exchange_missing"})
@@ -142,7 +142,7 @@ _log = structlog.get_logger("tickwright.fanout")
 
 
 class EntityOutcome(Enum):
-    """What became of one entity of a chunk."""
+    """The result of one entity of a chunk."""
 
     PUBLISHED = "published"
     SEALED = "sealed"
@@ -158,17 +158,16 @@ class Publisher:
 
     Args:
         marks: Decide which scheduler publishes which window.
-        broker: Carries ``destination``.
-        declare: Makes the queue where it is missing; raises ``Unavailable``.
+        declare: Creates the queue if it is missing; raises ``Unavailable``.
         parties: Reads entities whose parties the lists do not keep; raises ``Unavailable``.
-        token: Of this process; no other one has it.
+        token: Of this process; unique.
 
     Attributes:
         keys: Sign every message; set with each reading of the lists.
-        room: For the chunks of all modules together; what waits at the broker instead would be published late.
+        room: For the chunks of all modules together; more of them would wait at the broker and be published late.
 
     Invariants:
-        FAN-1: a window is sealed only behind the broker's confirm.
+        FAN-1: a window is sealed only after the broker's confirm.
         FAN-2: nothing is published when half of its claim's life, five seconds at most, is over.
     """
 
@@ -190,7 +189,7 @@ class Publisher:
         self.room = asyncio.Semaphore(CHUNKS_AT_ONCE)
 
     async def send(self, module: ModuleList, window: Window, codes: Sequence[str]) -> Mapping[str, EntityOutcome]:
-        """Publish what is free of ``codes``, at most a few hundred; the caller holds ``room``.
+        """Publish the free ones of ``codes``, at most a few hundred; the caller holds ``room``.
 
         Raises:
             Unavailable: No store of marks answers, or there is no key to sign with. Retry.
@@ -212,7 +211,7 @@ class Publisher:
         return fates
 
     async def _with_parties(self, module: ModuleList, codes: Sequence[str]) -> Mapping[str, ListedEntity]:
-        """Return the entities with their parties, read where they are not kept; without those deleted meanwhile."""
+        """Return the entities with their parties, read if they are not kept; deleted entities are left out."""
         listed = {code: module.entities[code] for code in codes}
         large = [code for code, entry in listed.items() if not entry.party]
         if large:
@@ -259,7 +258,7 @@ class Publisher:
         if done:
             try:
                 self.counts["not_mine"] += await self._marks.seal(done, self._token, keep=keep)
-            except Unavailable as error:  # they are published; at worst another scheduler publishes them again
+            except Unavailable as error:  # at worst another scheduler publishes them again
                 _log.warning("fanout.windows_not_sealed", windows=len(done), error=error.message)
         if refused:
             await self._release(refused, refusals)
@@ -267,7 +266,7 @@ class Publisher:
     async def _release(self, windows: Sequence[EntityWindow], refusals: Sequence[Refused]) -> None:
         codes = Counter(one.code for one in refusals)
         _log.warning("fanout.messages_refused", refusals=dict(codes), reason=refusals[0].reason)
-        with suppress(Unavailable):  # else the claims expire
+        with suppress(Unavailable):  # otherwise the claims expire
             await self._marks.release(windows, self._token)
         if NO_QUEUE & codes.keys():
             await self._declare()
@@ -278,10 +277,10 @@ def _is_mine(claim: tuple[Mark, float | None]) -> bool:
 
 
 def _lease(window: Window) -> timedelta:
-    """How long a claim lives: half of a short window, so that what a killed scheduler had is published within it."""
+    """Return how long a claim lives: half of a short window, so that a killed scheduler's windows are not lost."""
     return min(LEASE, max(LEASE_MIN, timedelta(seconds=window.length_s / 2)))
 
 
 def _keep(window: Window) -> timedelta:
-    """How long it is not published again: the window, and as long as two clocks may differ."""
+    """Return how long it is not published again: the window, and the difference that two clocks may have."""
     return timedelta(seconds=window.length_s) + SKEW

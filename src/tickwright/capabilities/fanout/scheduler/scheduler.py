@@ -1,10 +1,10 @@
-"""The scheduler of fan-out: keeps the lists, knows the time, and runs one loop per module. Any number may run.
+"""The scheduler of fan-out: keeps the lists and the time, and runs one loop per module. Any number may run.
 
-The lists come from the database every few minutes and as soon as a row changes; the time is the database's, by an
-offset to the monotonic clock that is measured with each reading. In between nothing asks the database.
+The lists are read from the database every few minutes and as soon as a row changes. The time is the database's, by an
+offset to the monotonic clock that each reading measures. In between the database is not used.
 
-A module's loop knows window numbers, not ticks. It publishes what is not sealed of the current window: at the start of
-a process the whole list, after a change what is new in it, after a failure what is left.
+A module's loop works by window numbers, not by ticks. It publishes what is not sealed of the current window: the whole
+list at the start of a process, new entities after a change, the rest after a failure.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ REFRESH_S = 300.0
 REFRESH_WITHOUT_WAKEUPS_S = 10.0
 REFRESH_GAP_S = 1.0
 REFRESH_REST = 3.0
-"""Times as long as a reading took: however many rows change, at most a quarter of the time is spent on reading."""
+"""The pause after a reading, in multiples of its duration: reading takes at most a quarter of the time."""
 RETRY_S = 1.0
 CHANNEL = "tickwright_entities"
 
 Gates = Callable[[str], bool | None]
-"""What the environment says of a module: ``ENABLE_<NAME>_POLLING``, or nothing."""
+"""Returns the value of ``ENABLE_<NAME>_POLLING`` for a module, ``None`` without one."""
 
 _SETTLED = {EntityOutcome.PUBLISHED, EntityOutcome.SEALED}
 _log = structlog.get_logger("tickwright.fanout")
@@ -58,9 +58,8 @@ class ModuleLoop:
     """The loop of one module: publishes window after window.
 
     Args:
-        name: Of the module.
-        read: Returns the module's list as it is now, empty while the module is held back; ``None`` once there is no
-            such module.
+        read: Returns the module's present list, empty while the module is held back; ``None`` when the module was
+            deleted.
         shift: 0 to 1: where in the order this process begins, so that several do not claim the same entities.
     """
 
@@ -85,7 +84,7 @@ class ModuleLoop:
         self.stopping = False
 
     async def run(self) -> None:
-        """Publish window after window until there is no such module any more, or until ``stopping``."""
+        """Publish window after window until the module is deleted, or until ``stopping``."""
         while not self.stopping:
             self.changed.clear()
             module = self._read()
@@ -110,7 +109,7 @@ class ModuleLoop:
             _log.warning("fanout.window_missed", module=self.name, window_s=window.start_s, entities=len(left))
 
     def _left(self, module: ModuleList) -> list[str]:
-        """Return the entities that are not settled in this window, in an order that differs from window to window."""
+        """Return the entities that are not settled in this window, in an order that changes with the window."""
         if self._ordered_window != self.window or self._ordered is not module.entities:
             salt = b"" if self.window is None else b"%d:" % self.window.start_s
             order = sorted(module.entities, key=lambda code: crc32(salt + code.encode()))
@@ -120,7 +119,7 @@ class ModuleLoop:
         return [code for code in self._order if code not in self.settled]
 
     async def _publish(self, module: ModuleList, window: Window) -> float:
-        """Go once through what is left; return the monotonic time at which the next try is worth while."""
+        """Go once through the remaining entities; return the monotonic time of the next useful try."""
         left = self._left(module)
         if not left:
             return float("inf")
@@ -145,12 +144,12 @@ class ModuleLoop:
             self.settled.update(code for code, outcome in found.items() if outcome in _SETTLED)
             outcomes.update(found.values())
             if EntityOutcome.AGAIN in found.values() and EntityOutcome.PUBLISHED not in found.values():
-                return  # the broker takes nothing: claims of all the others would be in vain
+                return  # the broker accepts nothing: further claims would be useless
 
     async def _send(
         self, module: ModuleList, window: Window, chunk: Sequence[str]
     ) -> Mapping[str, EntityOutcome] | None:
-        """Publish one chunk; ``None`` when the round is over and what is left has to be tried again."""
+        """Publish one chunk; ``None`` when the round is over and the rest must be tried again."""
         if self.stopping or self.changed.is_set() or self._now_s() >= window.end_s:
             return None
         try:
@@ -163,15 +162,12 @@ class ModuleLoop:
 class FanoutScheduler(LoopService):
     """Reads the lists and runs a loop for each module.
 
-    Args:
-        pool: The lists are read from it.
-        publisher: Of this process.
-        gates: What the environment allows.
-        wakeups: Of changes of the lists, on ``CHANNEL``; while it does not work they are read every ten seconds.
+    ``wakeups`` report changes of the lists, on ``CHANNEL``; while they do not work the lists are read every ten
+    seconds.
 
     Invariants:
-        FAN-3: between two readings of the lists nothing asks the database, as long as Redis answers.
-        FAN-4: no window begins before the database's clock says so.
+        FAN-3: between two readings of the lists the database is not used, as long as Redis answers.
+        FAN-4: no window begins before its instant by the database's clock.
     """
 
     name = "fanout-scheduler"
@@ -195,26 +191,26 @@ class FanoutScheduler(LoopService):
             self._loops.clear()
 
     async def quiesce(self) -> None:
-        """Begin no further chunk; what is being published is sealed."""
+        """Start no further chunk; chunks that are being published are sealed."""
         for loop in self._loops.values():
             loop.stopping = True
             loop.changed.set()
         await super().quiesce()
 
     async def stop(self) -> None:
-        """Cancel what runs; a claim that it leaves is free within seconds."""
+        """Cancel running chunks; their claims expire within seconds."""
         for task in self._tasks:
             task.cancel()
         await super().quiesce()
 
     @property
     def counts(self) -> Counter[str]:
-        """Messages by what became of them; ``missed`` are entities of windows that are over."""
+        """Messages by result; ``missed`` counts entities of windows that are over."""
         return self._publisher.counts + Counter(missed=sum(loop.missed for loop in self._loops.values()))
 
     @property
     def settled(self) -> int:
-        """Entities of the current windows that are published, by any process, as far as this one knows."""
+        """Entities of the current windows that are published, by any process, as far as this process knows."""
         return sum(len(loop.settled) for loop in self._loops.values())
 
     # ------------------------------------------------------------------ lists
@@ -226,7 +222,7 @@ class FanoutScheduler(LoopService):
             try:
                 lists = await read_lists(self._pool)
                 if self.stopping.is_set():
-                    return  # a loop that began now would not be stopped
+                    return  # a loop that starts now would not be stopped
                 self._adopt(lists)
                 wait_s = REFRESH_S if self._wakeups.works else REFRESH_WITHOUT_WAKEUPS_S
             except UNAVAILABLE as error:
@@ -235,9 +231,9 @@ class FanoutScheduler(LoopService):
             await self._wait(wait_s, gap_s=max(REFRESH_GAP_S, REFRESH_REST * (monotonic() - begun_s)))
 
     async def _wait(self, seconds: float, *, gap_s: float) -> None:
-        """Wait for a wake-up or some time; never less than the gap, since an import notifies of every row.
+        """Wait for a wake-up notification or some time, but at least the gap: an import notifies of every row.
 
-        Ticks meanwhile: a module that rests until its next window is as it should be.
+        It ticks meanwhile: a module that waits for its next window is not stuck.
         """
         now_s = monotonic()
         not_before_s, end_s = now_s + gap_s, now_s + max(seconds, gap_s)
@@ -285,7 +281,7 @@ class FanoutScheduler(LoopService):
         return replace(module, entities=MappingProxyType({}))
 
     def held_back(self, module: ModuleList) -> bool:
-        """Return whether nothing of a module is published from here: it is paused, or its gate is closed."""
+        """Return whether this process publishes nothing of a module: it is paused, or its gate is closed."""
         gate = self._gates(module.name)
         return module.is_paused or gate is False or (module.is_gated and gate is None)
 

@@ -1,15 +1,15 @@
 -- name: fanout_dead_letters
--- Dead letters of fan-out's queue as consumers that live have counted them: the largest count, since one that cannot count
--- keeps its last one, and is no reason to call it over. Small: a row per session.
+-- Dead letters of fan-out's queue, as live consumers have counted them: the largest count. A consumer that cannot count keeps its last
+-- count, which must not end the alert. Small: a row per session.
 SELECT 'fanout' AS subject, jsonb_build_object('count', max((facts ->> 'fanout_dead_letters')::numeric))::text AS facts
   FROM tickwright.workers
  WHERE lost_at IS NULL AND lease_until > clock_timestamp() AND jsonb_typeof(facts -> 'fanout_dead_letters') = 'number'
 HAVING max((facts ->> 'fanout_dead_letters')::numeric) > 0;
 
 -- name: fanout_no_consumer
--- Whether enabled entities name a module that is published while no consumer lives. Silent where none ever lived or ran anything
--- as far as is known: there entities are entered before anybody sets up consumers, perhaps before there is a queue.
--- Small: rows per session and module. Index: entities_polled, of which the rows are not read.
+-- Whether enabled entities list a module that is published while no consumer is live. It does not fire unless a consumer has ever been
+-- live or has run a task: entities may be created before consumers and the queue are set up.
+-- Small: rows per session and module. Index: entities_polled, index only.
 WITH RECURSIVE {listed}
 SELECT 'consumers' AS subject,
        jsonb_build_object('modules', string_agg(DISTINCT l.name, ', '), 'count', sum(l.entities))::text AS facts
@@ -21,8 +21,8 @@ SELECT 'consumers' AS subject,
 HAVING count(*) > 0;
 
 -- name: fanout_no_handler
--- Modules that are published, that enabled entities name, and for which no consumer that lives has a function although some live.
--- Small: rows per session and module. Index: entities_polled, of which the rows are not read.
+-- Published modules that enabled entities list and for which no live consumer has a function, although consumers are live.
+-- Small: rows per session and module. Index: entities_polled, index only.
 WITH RECURSIVE {listed}, live AS MATERIALIZED (
   SELECT w.facts -> 'modules' AS modules FROM tickwright.workers w
    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'fanout-consumer' = ANY (w.roles)
@@ -33,23 +33,23 @@ SELECT l.name AS subject, jsonb_build_object('count', sum(l.entities))::text AS 
  GROUP BY l.name LIMIT 1000;
 
 -- name: fanout_unknown_module
--- Modules that enabled entities name and that nobody has set up: nobody is polled for them. A list is written by hand, so a name
--- is cut. Index: entities_polled, of which the rows are not read; modules_pkey.
+-- Modules that enabled entities list and that do not exist, so they are not polled for them. Lists are written by hand, so a long name is
+-- cut. Index: entities_polled, index only; modules_pkey.
 WITH RECURSIVE {listed}
 SELECT left(l.name, 60) AS subject, jsonb_build_object('count', sum(l.entities))::text AS facts
   FROM listed l WHERE NOT EXISTS (SELECT FROM tickwright.modules m WHERE m.name = l.name)
  GROUP BY left(l.name, 60) ORDER BY sum(l.entities) DESC, left(l.name, 60) LIMIT 100;
 
 -- name: fanout_many_lists
--- Whether entities have more different lists of modules than the rules above read. Index: entities_polled, a probe a list; modules_pkey.
+-- Whether entities have more different lists of modules than the rules above read. Index: entities_polled, one lookup per list; modules_pkey.
 WITH RECURSIVE {lists}
 SELECT 'lists' AS subject, jsonb_build_object('count', 1000)::text AS facts FROM (SELECT FROM lists LIMIT 1001) AS some_of_them
 HAVING count(*) > 1000;
 
 -- name: fanout_stale
--- Modules of which entities had no success for three intervals, a timeout and $1, though both were there and their partners could
--- be called; one that is gated only while its gate is known to be open, or where it ran before. Reads the lists and the
--- ledger whole. Index: entities_polled, entities_pkey, fanout_cursors_pkey.
+-- Modules with entities that had no success for three intervals, a timeout and $1, although entity and module existed and calls to the
+-- partner were allowed. A gated module counts only while its gate is known to be open, or for entities that it succeeded for before.
+-- Reads all lists and all cursors. Index: entities_polled, entities_pkey, fanout_cursors_pkey.
 SELECT module AS subject,
        jsonb_build_object('count', count(*), 'entity', (array_agg(code ORDER BY since, code))[1],
                           'since', date_trunc('second', min(since)))::text AS facts
@@ -58,9 +58,9 @@ SELECT module AS subject,
  GROUP BY module LIMIT 1000;
 
 -- name: fanout_failing
--- Modules of which entities that are polled failed $1 times or more without a success between: how many, and the last error. Reads all that
--- fail of open modules: those that are polled no more may be any number of them; OFFSET 0 keeps each entity a probe.
--- Index: fanout_cursors_failing, entities_pkey.
+-- Modules with polled entities that failed $1 times or more since their last success: how many, and the last error. It reads all failing
+-- cursors of published modules, of which many may belong to entities that are no longer polled. OFFSET 0 makes the planner look up each
+-- entity in the index. Index: fanout_cursors_failing, entities_pkey.
 WITH polled AS MATERIALIZED (
   SELECT l.list, l.name FROM tickwright.listed_modules l JOIN tickwright.open_modules o ON o.name = l.name
 ), failing AS MATERIALIZED (

@@ -1,7 +1,6 @@
 -- name: list_entities
--- A page of entities behind the code $1, whose codes lie between $2 and $3; $4 is a module that they name, $5 whether
--- they are polled. It reads $7 of them at most: last_code is where it stopped, if it did. Walks the codes, however they
--- were written. Index: entities_pkey.
+-- A page of entities with codes above $1, from $2 to before $3; $4 is a module that they list, $5 whether they are polled. It reads at most
+-- $7 of them; last_code is the last one read, if entities are left. Index: entities_pkey, by code.
 SELECT found.*, stop.last_code
   FROM (SELECT CASE WHEN $4::text IS NOT NULL OR $5::boolean IS NOT NULL THEN
                  (SELECT code FROM tickwright.entities WHERE code > $1 AND code >= $2 AND code < $3
@@ -24,7 +23,7 @@ SELECT code, party::text AS party, is_polling_enabled, polling_enabled_modules, 
 SELECT code FROM tickwright.entities WHERE code = $1 FOR UPDATE;
 
 -- name: put_entity
--- Create an entity or set it whole; the same one changes nothing, not even its version. Index: entities_pkey.
+-- Create an entity or replace it; an equal one changes nothing, not even its version. Index: entities_pkey.
 INSERT INTO tickwright.entities AS e (code, party, is_polling_enabled, polling_enabled_modules, partner)
 VALUES ($1, $2::jsonb, $3, $4, $5)
 ON CONFLICT (code) DO UPDATE
@@ -35,8 +34,8 @@ ON CONFLICT (code) DO UPDATE
 RETURNING xmax = 0 AS created;
 
 -- name: put_entities
--- Create many or set them whole, in the order of their codes, so that two imports wait for each other in one order;
--- returns how many are new. Index: entities_pkey.
+-- Create or replace many entities; returns how many are new. Rows are written in the order of their codes, so two imports cannot
+-- deadlock. Index: entities_pkey.
 WITH given AS (
   SELECT * FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[])
     AS u (code, party, is_polling_enabled, polling_enabled_modules, partner)
@@ -53,26 +52,26 @@ WITH given AS (
 SELECT count(*) FILTER (WHERE created) FROM put;
 
 -- name: delete_entity
--- Delete an entity. Its cursors stay: one that is created again goes on where it was, and a run that is under way keeps
--- its fence. Index: entities_pkey.
+-- Delete an entity. Its cursors stay: an entity that is created again continues from them, and a running task keeps its fence.
+-- Index: entities_pkey.
 DELETE FROM tickwright.entities WHERE code = $1;
 
 -- name: set_enabled
--- Poll an entity, or do not; the same again changes nothing. Index: entities_pkey.
+-- Start or stop polling an entity; an equal value changes nothing. Index: entities_pkey.
 UPDATE tickwright.entities SET is_polling_enabled = $2 WHERE code = $1 AND is_polling_enabled <> $2;
 
 -- name: known
--- The names of all modules, and whether there is the partner $1, which then stays until the end of the transaction.
+-- The names of all modules, and whether the partner $1 exists; it cannot be deleted until the end of the transaction.
 -- Index: modules_pkey, partners_pkey.
 WITH partner AS (SELECT name FROM tickwright.partners WHERE name = $1 FOR KEY SHARE)
 SELECT ARRAY (SELECT name FROM tickwright.modules ORDER BY name) AS modules, $1 IS NULL OR EXISTS (SELECT FROM partner) AS partner;
 
 -- name: known_names
--- The names of all modules and partners. Small: a row each.
+-- The names of all modules and partners. Small: a row per module and partner.
 SELECT ARRAY (SELECT name FROM tickwright.modules) AS modules, ARRAY (SELECT name FROM tickwright.partners) AS partners;
 
 -- name: module_states
--- What became of one entity per module: those of the list $2, then those that it was polled for once.
+-- The last results of one entity per module: the modules of the list $2, then others that it was polled for before.
 -- Index: fanout_cursors_pkey, modules_pkey.
 WITH names AS (
   SELECT name, nth FROM unnest($2::text[]) WITH ORDINALITY AS u (name, nth)
@@ -90,8 +89,9 @@ SELECT n.name, m.name IS NOT NULL AS known, m.interval_seconds, m.timeout_ms, m.
  ORDER BY n.nth, n.name LIMIT 200;
 
 -- name: explain
--- Why tasks of an entity for the module $2 are published and run, or not: live schedulers and the module's gates in their
--- environment, live consumers and those with a function for it; and the state of its partner. Index: entities_pkey, partners_pkey, partner_states_pkey.
+-- Facts that decide whether tasks of an entity for the module $2 are published and run: live schedulers and the module's gates in their
+-- environments, live consumers and those with a function for it, and the state of the partner.
+-- Index: entities_pkey, partners_pkey, partner_states_pkey.
 WITH live AS (
   SELECT w.roles, w.facts FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
 )

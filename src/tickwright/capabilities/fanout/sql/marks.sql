@@ -1,7 +1,7 @@
 -- name: claim
--- Claim marks under the token $4 for $5: window i is of entity $1[i], task type $2[i], from second $3[i] on.
--- One row per window, in order: mine is true for a claim that is now ours, sealed for a window that is published, has run, or runs
--- now; neither: another token's. Rows are taken in the order of their key, in the collation of the key, so that no two statements wait for each other.
+-- Claim marks under the token $4 for $5: window i is of entity $1[i] and task type $2[i], from second $3[i] on. One row per window, in
+-- order: mine is true for a claim that this token now has, sealed for a window that is published, has run, or is running; neither, if
+-- another token has claimed it. Rows are locked in the order of their key, in its collation, so that statements cannot deadlock.
 -- Index: fanout_claims_pkey, fanout_cursors_pkey.
 WITH place AS MATERIALIZED (
   SELECT u.n, u.entity_code, u.task_type, to_timestamp(u.window_s) AS window_at,
@@ -26,8 +26,8 @@ SELECT mine.entity_code IS NOT NULL AS mine, p.ran OR f.published_at IS NOT NULL
  ORDER BY p.n;
 
 -- name: seal
--- Mark the windows as published under the token $4: window i is of entity $1[i], task type $2[i], from second $3[i] on. What
--- another token has claimed or published stays its own. Returns how many are ours. Index: fanout_claims_pkey.
+-- Mark windows as published under the token $4: window i is of entity $1[i] and task type $2[i], from second $3[i] on. Claims and marks
+-- of other tokens stay theirs. Returns how many are ours. Index: fanout_claims_pkey.
 WITH sealed AS (
   INSERT INTO tickwright.fanout_claims AS f (window_at, task_type, entity_code, token, claimed_until, published_at)
   SELECT DISTINCT to_timestamp(u.window_s), u.task_type, u.entity_code COLLATE "C", $4::text, clock_timestamp(), clock_timestamp()
@@ -40,8 +40,8 @@ WITH sealed AS (
 SELECT count(*) FROM sealed;
 
 -- name: release
--- The windows are not published: what is claimed under the token $4 and not sealed is free again, window i being of entity $1[i],
--- task type $2[i], from second $3[i] on. Index: fanout_claims_pkey.
+-- Release windows that are claimed under the token $4 and not sealed: window i is of entity $1[i] and task type $2[i], from second $3[i]
+-- on. Index: fanout_claims_pkey.
 WITH mine AS MATERIALIZED (
   SELECT f.window_at, f.task_type, f.entity_code
     FROM unnest($1::text[], $2::text[], $3::bigint[]) AS u (entity_code, task_type, window_s)

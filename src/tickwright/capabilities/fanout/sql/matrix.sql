@@ -3,8 +3,8 @@
 SELECT clock_timestamp();
 
 -- name: modules
--- The modules, or the one of the name $1, and how many entities are polled for each. Indexes: modules_pkey, entities_polled, of which
--- the rows are not read; fanout_windows_pkey, read backwards.
+-- All modules, or the module $1, and how many entities are polled for each. Indexes: modules_pkey; entities_polled, index only;
+-- fanout_windows_pkey, read backwards.
 WITH listed AS MATERIALIZED (
   SELECT name, sum(entities)::bigint AS entities FROM tickwright.listed_modules GROUP BY name
 )
@@ -15,13 +15,13 @@ SELECT m.name, m.interval_seconds, m.paused_at, m.created_at, coalesce(l.entitie
  WHERE $1::text IS NULL OR m.name = $1 ORDER BY m.name LIMIT 200;
 
 -- name: windows
--- What became of the windows since $1 of the modules $2, as consumers have counted it. Index: fanout_windows_pkey.
+-- Consumers' counts of the windows since $1 of the modules $2. Index: fanout_windows_pkey.
 SELECT task_type, window_at, succeeded, failed, superseded, expired FROM tickwright.fanout_windows
  WHERE window_at >= $1 AND task_type = ANY ($2::text[]) ORDER BY window_at DESC LIMIT $3;
 
 -- name: published
--- Of each module $1 and window $2 of the same place: for how many entities it was published, where marks are in PostgreSQL; counted up
--- to $3. Index: fanout_claims_pkey.
+-- For how many entities each window $2 of the module $1 at the same position was published, when marks are in PostgreSQL; counted up to
+-- $3. Index: fanout_claims_pkey.
 SELECT u.task_type, u.window_at, few.entities
   FROM unnest($1::text[], $2::timestamptz[]) AS u (task_type, window_at)
  CROSS JOIN LATERAL (
@@ -29,7 +29,8 @@ SELECT u.task_type, u.window_at, few.entities
      WHERE c.window_at = u.window_at AND c.task_type = u.task_type AND c.published_at IS NOT NULL LIMIT $3) AS f) AS few;
 
 -- name: states
--- What became of entities, each for the modules in its list $2 (of the same place in $1), in this order. Index: fanout_cursors_pkey, modules_pkey.
+-- The last results of entities $1, each for the modules in its list $2 at the same position, in this order.
+-- Index: fanout_cursors_pkey, modules_pkey.
 SELECT u.n, n.name, m.name IS NOT NULL AS known, m.interval_seconds, m.paused_at,
        nullif(c.last_window_at, '-infinity') AS last_window_at, c.last_success_at,
        CASE WHEN c.owner IS NOT NULL THEN c.running_since END AS running_since,

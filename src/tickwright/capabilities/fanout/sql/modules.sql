@@ -1,5 +1,5 @@
 -- name: list_modules
--- All modules, or one. Small: a row per module. Index: modules_pkey.
+-- All modules, or the module $1. Small: a row per module. Index: modules_pkey.
 SELECT name, interval_seconds, timeout_ms, is_gated, set_by, paused_at, created_at, updated_at
   FROM tickwright.modules WHERE $1::text IS NULL OR name = $1 ORDER BY name LIMIT 10000;
 
@@ -8,8 +8,8 @@ SELECT name, interval_seconds, timeout_ms, is_gated, set_by, paused_at, created_
 SELECT name FROM tickwright.modules WHERE name = $1 FOR UPDATE;
 
 -- name: put_module
--- Create a module or set what is given of it, for $5; a program ($6) replaces defaults and what a program declared
--- before, and nothing else. The same again changes nothing. Index: modules_pkey.
+-- Create a module or change its given settings, for $5. A program ($6) replaces only defaults and settings that a program declared. Equal
+-- settings change nothing. Index: modules_pkey.
 INSERT INTO tickwright.modules AS m (name, interval_seconds, timeout_ms, is_gated, set_by)
 VALUES ($1, coalesce($2::integer, $7::integer), coalesce($3::integer, $8::integer), coalesce($4::boolean, false), $5)
 ON CONFLICT (name) DO UPDATE
@@ -21,22 +21,22 @@ ON CONFLICT (name) DO UPDATE
 RETURNING xmax = 0 AS created;
 
 -- name: pause_module
--- No entity is polled for it until it is enabled. Index: modules_pkey.
+-- Stop polling entities for it until it is enabled. Index: modules_pkey.
 UPDATE tickwright.modules SET paused_at = clock_timestamp(), updated_at = clock_timestamp() WHERE name = $1 AND paused_at IS NULL;
 
 -- name: enable_module
--- Entities are polled for it again, from the current window on. Index: modules_pkey.
+-- Poll entities for it again, from the current window on. Index: modules_pkey.
 UPDATE tickwright.modules SET paused_at = NULL, updated_at = clock_timestamp() WHERE name = $1 AND paused_at IS NOT NULL;
 
 -- name: module_counts
--- How many entities are polled for a module, and how many of them are stale as the firing alert has counted.
--- Index: entities_polled, of which the rows are not read; alerts_firing.
+-- How many entities are polled for a module, and how many of them are stale, as the firing alert has counted.
+-- Index: entities_polled, index only; alerts_firing.
 SELECT coalesce((SELECT sum(l.entities) FROM tickwright.listed_modules l WHERE l.name = $1), 0)::bigint AS entities,
        coalesce((SELECT (a.facts -> 'count')::bigint FROM tickwright.alerts a
                   WHERE a.rule = 'fanout_stale' AND a.subject = $1 AND a.state = 'firing'), 0) AS entities_stale;
 
 -- name: module_windows
--- What became of the current window and of the three before it, the newest first. Index: modules_pkey, fanout_windows_pkey.
+-- Counts of the current window and of the three before it, the newest first. Index: modules_pkey, fanout_windows_pkey.
 SELECT at.window_at, coalesce(w.succeeded, 0) AS succeeded, coalesce(w.failed, 0) AS failed,
        coalesce(w.superseded, 0) AS superseded, coalesce(w.expired, 0) AS expired
   FROM tickwright.modules m

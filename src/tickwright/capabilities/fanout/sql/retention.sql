@@ -1,6 +1,6 @@
 -- name: delete_claims
--- Delete at most $2 claims of windows that cannot be published any more: they began longer ago than the longest window, and
--- $1 more. One that is being written stays for the next round. Index: fanout_claims_pkey, then by row.
+-- Delete at most $2 claims of windows that cannot be published any more: they began longer ago than the longest window and $1. A row that
+-- is being written stays for the next round. Index: fanout_claims_pkey, then by row.
 DELETE FROM tickwright.fanout_claims
  WHERE ctid = ANY (ARRAY (
    SELECT o.ctid FROM tickwright.fanout_claims o
@@ -16,8 +16,8 @@ DELETE FROM tickwright.fanout_windows
     WHERE o.window_at < clock_timestamp() - $1::interval ORDER BY o.window_at, o.task_type LIMIT $2 FOR UPDATE SKIP LOCKED));
 
 -- name: delete_cursors
--- Read $2 cursors behind the entity $3 and the task type $4, and delete those of deleted entities without an owner that were not
--- written for $1. Returns where it stopped, NULL at the end, and how many were deleted.
+-- Read $2 cursors after the entity $3 and the task type $4. Delete those of deleted entities that have no owner and were not written for
+-- $1. Returns the last key that was read, NULL at the end, and how many were deleted.
 -- Index: fanout_cursors_pkey, then by row; entities_pkey.
 WITH looked AS MATERIALIZED (
   SELECT c.ctid, c.entity_code, c.task_type FROM tickwright.fanout_cursors c

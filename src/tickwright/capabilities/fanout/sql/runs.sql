@@ -1,16 +1,17 @@
 -- name: lock_entities
--- Lock the counting of the entities' runs until the end of the transaction, in one order for all. Rows and no advisory locks, which any user of the
--- database may hold. Index: fanout_turns_pkey.
+-- Lock the counting of the entities' runs until the end of the transaction, in one order for all. It locks rows instead of advisory locks,
+-- which any user of the database may take. Index: fanout_turns_pkey.
 SELECT FROM tickwright.fanout_turns AS t
  WHERE t.turn = ANY (ARRAY (SELECT hashtext(u.entity_code) & 16383 FROM unnest($1::text[]) AS u (entity_code)))
  ORDER BY t.turn FOR NO KEY UPDATE;
 
 -- name: begin
--- Claim runs for the session $1: run i is of entity $2[i], task type $3[i], of the window from second $4[i] on, and its entity may
--- have $5[i] runs at once; no entity and task type twice. Behind lock_entities. One row per run, in order: the fence of what has
--- begun, the seconds since its last error where that is a timeout (0 while none has succeeded since), else whether it is done; neither: busy, as is everything for a session that was lost, or that refuses claims of the number $6. $7 is the error of a timeout.
--- A claim of a lost session counts as free. A fence starts at the clock, as in Redis, so that it rises over changes between the two. A window more than a minute ahead was written by a clock that had jumped and blocks nothing.
--- Index: fanout_cursors_pkey, workers_pkey.
+-- Claim runs for the session $1: run i is of entity $2[i] and task type $3[i], of the window from second $4[i] on; its entity may have
+-- $5[i] runs at once; no entity and task type twice. Runs after lock_entities. $7 is the error of a timeout.
+-- One row per run, in order: the fence of a claimed run, with the seconds since its last error if that is a timeout (0 without a success
+-- since); else whether the window is done; else the run is busy, as is every run of a lost session or one that refuses claims of number $6.
+-- A claim of a lost session counts as free. A fence starts at the clock, as in Redis, so that it rises when the two stores alternate. A
+-- window more than a minute ahead was written by a wrong clock and blocks nothing. Index: fanout_cursors_pkey, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR KEY SHARE
 ), running AS MATERIALIZED (
@@ -48,10 +49,10 @@ SELECT c.fence, a.done, date_part('epoch', coalesce(c.running_since, clock_times
   FROM asked a LEFT JOIN claimed c USING (entity_code, task_type) ORDER BY a.n;
 
 -- name: end
--- How runs of the session $1 ended: run i is of entity $2[i], task type $3[i], fence $4[i], of the window from second $5[i] on, and
--- began at $6[i]; it failed for the reason $7[i], or was released, $8[i], or succeeded; no entity and task type twice. Only the
--- holder of a claim writes; the cursor goes forward only. One row per run, in order: whether it was ours; also when it was ended
--- under this fence before, as it is where the answer was lost. Index: fanout_cursors_pkey, fanout_windows_pkey.
+-- End runs of the session $1: run i is of entity $2[i], task type $3[i], fence $4[i], of the window from second $5[i] on, and began at
+-- $6[i]. It failed with the reason $7[i], or was released ($8[i]), or succeeded; no entity and task type twice. Only the owner of a claim
+-- writes, and a cursor never goes back. One row per run, in order: whether it was ours. It is true again when the run was ended under
+-- this fence before and the answer was lost. Index: fanout_cursors_pkey, fanout_windows_pkey.
 WITH ended AS MATERIALIZED (
   SELECT u.n, u.entity_code, u.task_type, u.fence, to_timestamp(u.window_s) AS window_at, to_timestamp(u.begun_s) AS begun_at, u.error,
          NOT u.released AND u.error IS NULL AS succeeded, NOT u.released AND u.error IS NOT NULL AS failed
@@ -94,8 +95,8 @@ SELECT c.fence IS NOT NULL AS ours
  ORDER BY u.n;
 
 -- name: strays
--- Release claims of the session $1 that it does not know of because the answer was lost; their fences end. It knows the run of
--- entity $2[i] and task type $3[i] at the fence $4[i]. Behind refuse_claims. Index: fanout_cursors_owner.
+-- Release claims of the session $1 that its process does not know because the answer was lost, and end their fences. It knows the run of
+-- entity $2[i] and task type $3[i] at the fence $4[i]. Runs after refuse_claims. Index: fanout_cursors_owner.
 WITH stray AS MATERIALIZED (
   SELECT c.entity_code, c.task_type FROM tickwright.fanout_cursors c
    WHERE c.owner = $1
@@ -111,7 +112,7 @@ WITH stray AS MATERIALIZED (
 SELECT count(*) FROM back;
 
 -- name: reclaim
--- Release the runs of lost sessions; their fences end. Index: fanout_cursors_owner.
+-- Release the runs of lost sessions, and end their fences. Index: fanout_cursors_owner.
 WITH lost AS MATERIALIZED (
   SELECT c.entity_code, c.task_type FROM tickwright.fanout_cursors c
    WHERE c.owner = ANY ($1::bigint[]) ORDER BY c.entity_code, c.task_type FOR NO KEY UPDATE OF c
@@ -121,9 +122,9 @@ UPDATE tickwright.fanout_cursors c
   FROM lost l WHERE c.entity_code = l.entity_code AND c.task_type = l.task_type AND c.owner = ANY ($1::bigint[]);
 
 -- name: carry_over
--- What succeeded without a database: of entity $1[i] and task type $2[i], the window from second $3[i] on, by a run that began at
--- $4[i]; no entity and task type twice. The cursor goes forward only, so the same twice changes nothing; a run that is under way stays
--- its owner's. Index: fanout_cursors_pkey, fanout_windows_pkey.
+-- Write successes from a time without a database: of entity $1[i] and task type $2[i], the window from second $3[i] on, by a run that
+-- began at $4[i]; no entity and task type twice. A cursor never goes back, so a repetition changes nothing; a running task keeps its
+-- owner. Index: fanout_cursors_pkey, fanout_windows_pkey.
 WITH written AS (
   INSERT INTO tickwright.fanout_cursors AS c (entity_code, task_type, last_window_at, last_success_at)
   SELECT u.entity_code, u.task_type, to_timestamp(u.window_s), to_timestamp(u.success_s)
@@ -141,8 +142,8 @@ SELECT w.task_type, w.window_at, count(*) FROM written w GROUP BY w.window_at, w
     ON CONFLICT (window_at, task_type) DO UPDATE SET succeeded = f.succeeded + excluded.succeeded;
 
 -- name: count_dropped
--- Messages that were dropped: of task type $1[i] and the window from second $2[i] on, $3[i] superseded and $4[i] expired; no window
--- of a type twice. Index: fanout_windows_pkey.
+-- Count dropped messages of task type $1[i] and the window from second $2[i] on: $3[i] superseded and $4[i] expired; no window of a type
+-- twice. Index: fanout_windows_pkey.
 INSERT INTO tickwright.fanout_windows AS f (task_type, window_at, superseded, expired)
 SELECT u.task_type, to_timestamp(u.window_s), u.superseded, u.expired
   FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS u (task_type, window_s, superseded, expired) ORDER BY 2, 1

@@ -44,7 +44,7 @@ RELEASE_TRIES = 3
 ACCOUNTS_MAX = 100_000
 CALLS_MAX = 256
 AHEAD_MAX_S = 60.0
-"""A relay sends a poll at its second, never before: one that is due later than this was not sent by a relay."""
+"""A relay never sends a poll before its second: one that is due further ahead is not from a relay."""
 
 CourierOf = Callable[[str, PartnerSettings], Courier | None]
 
@@ -58,7 +58,7 @@ class PreparedGroup:
     Attributes:
         interval_minutes: ``None`` when its slot does not exist.
         now_s: The database's clock.
-        over: Trackers that are no longer polled, or that have another partner or external id than the poll says.
+        over: Trackers that are no longer polled, or that have another partner or external id than the poll.
         done: Trackers whose poll of this second is done.
     """
 
@@ -69,7 +69,7 @@ class PreparedGroup:
 
 
 async def prepare(pool: Pool, groups: Sequence[PollGroup]) -> list[PreparedGroup]:
-    """Read what has to be known about ``groups``; return it in their order."""
+    """Read the facts about ``groups`` that their polls need; return them in the same order."""
     numbers = [n for n, group in enumerate(groups) for _ in group.ids]
     rows = await pool.fetch(
         SQL["prepare"],
@@ -96,7 +96,6 @@ class PollConsumer(LoopService):
     """One process's consumer; a :class:`tickwright.ports.service.Service`.
 
     Args:
-        source: Of polls, under ``session``.
         contract: Of this process; it starts before this service and ends after it.
         courier_of: Returns the courier of a partner; ``None`` leaves its polls to other processes.
         destination: Of poll events, ``kafka:…`` or ``pg:…``.

@@ -26,7 +26,6 @@ class Poll:
     Attributes:
         id: Of the message, ``poll_<tracker id>_<due second>``; the same one whenever this poll is tried again.
         external_id: The partner's id: the tracking number.
-        due_at: When the poll was due.
         timeout: The call is cancelled after it.
     """
 
@@ -41,7 +40,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class ScanEvent:
-    """Something that happened to the tracked thing.
+    """An event of the tracked shipment.
 
     Attributes:
         at: When, by the partner's clock; aware.
@@ -57,7 +56,7 @@ class Answer:
     """What a partner answered.
 
     Attributes:
-        status: 1 to 100 characters; ``None`` when the partner does not know it, which changes nothing.
+        status: 1 to 100 characters; ``None`` when it is unknown to the partner, which changes nothing.
         at: Since when the status holds; aware. A status older than the known one is stale and changes nothing.
         events: At most 100, in any order. Events that were not published before are published, whatever the status; one
             that is older than ten known events is not.

@@ -237,7 +237,6 @@ class HttpCourier:
     """Calls one partner by ``GET``.
 
     Args:
-        schema: Of its URL and answers.
         allow: Networks that may be reached besides public addresses.
         connections_max: To this partner; each partner has connections of its own, so a slow one blocks no other.
 

@@ -2,7 +2,7 @@
 
 A group belongs to this process while its row has the session's token and the instant of the take; a result is written
 only under a lock on that row. The transaction that declares a session lost releases its groups. Rows under the token
-that were not handed out here, or could not be released, are released as the claim gate says.
+that were not handed out here, or could not be released, are released by the claim gate.
 """
 
 import math

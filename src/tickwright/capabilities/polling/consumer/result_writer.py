@@ -270,7 +270,7 @@ class ResultWriter:
         """Write until stopped and nothing waits; answers for trackers that are still locked are lost."""
         self._runs = True
         self._idle.clear()
-        self._woken.set()  # after a crash: lost answers wait no more, and a stop waits for that
+        self._woken.set()  # after a crash no lost answer is left to wait for, and stop waits for this
         try:
             while not self._stopping or self._waiting:
                 await self._wait()

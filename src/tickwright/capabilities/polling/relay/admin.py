@@ -1,8 +1,8 @@
 """Relay admin: status of the polls' relays and of the topic's partitions, and reconciling a blocked relay.
 
-A relay is blocked when the topic's position and the database's numbers cannot both be right: polls could be lost or
-doubled. An operator who knows what happened (a topic that was created again, a restored database) then says up to
-which batch all is published, and both sides are set to that.
+A relay is blocked when the topic's position and the database's numbers contradict each other: polls could be lost or
+doubled. An operator finds the cause (a topic that was created again, a restored database) and chooses the last batch
+that is published; both sides are set to that.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,9 +35,9 @@ class PollRelayView(msgspec.Struct, kw_only=True):
         waiting: Polls that are selected and not in a batch.
         released: Those of them whose second is past.
         frozen: Polls of the batch that is being published.
-        position: The last batch that is on the topic, as the topic says; null without Kafka.
-        problem: Code of why the relay is blocked, as the two sides or the relay say, or that Kafka does not answer.
-        says: The same as text.
+        position: The last batch on the topic, as the topic reports; null without Kafka.
+        problem: Code of why the relay is blocked: the two sides contradict each other, the relay reports it, or Kafka
+            does not answer.
         stands_since: When the relay reported that it is blocked; null while it works.
     """
 
@@ -89,13 +89,7 @@ class ReconcileView(msgspec.Struct, kw_only=True):
 
 
 class PollRelayAdmin:
-    """Lists the polls' relays, and reconciles a blocked one.
-
-    Args:
-        pool: Of the application.
-        leases: Of this process.
-        make_log: Makes a log; ``None`` from it without Kafka.
-    """
+    """Lists the polls' relays, and reconciles a blocked one. ``make_log`` returns ``None`` without Kafka."""
 
     def __init__(self, pool: Pool, leases: Leases, make_log: Callable[[], PositionedLog | None]) -> None:
         self._pool, self._leases, self._make_log = pool, leases, make_log
@@ -124,11 +118,11 @@ class PollRelayAdmin:
             return None, error
 
     async def _compare(self, log: PositionedLog, shard: int) -> tuple[int | None, Rejected | None]:
-        """Return a shard's position, and why it and the numbers cannot both be right, also while its relay works.
+        """Return a shard's position, and why it contradicts the numbers, if it does; also while its relay works.
 
-        Batches that were marked before the position is read are on the topic, and batches on the topic have their
-        number before it is read again: so the numbers from before and after are compared. A commit's marks become
-        visible a moment after the commit: a disagreement is read again.
+        Batches that are marked before the position is read are on the topic. Batches on the topic have their number
+        before it is read again. So the position is compared with the numbers from before and after. A commit becomes
+        visible on the topic a moment later: a contradiction is read again.
         """
         position, problem = None, None
         for _ in range(READS_MAX):
@@ -177,7 +171,7 @@ class PollRelayAdmin:
             await lease.release()
 
     async def _write(self, log: PositionedLog, request: ReconcileRequest, lease: Lease) -> tuple[ReconcileView, Any]:
-        """Write the position; again when a relay that began to open its log before we had the lease fences us."""
+        """Write the position; try again when a relay that was just opening its log fences this writer."""
         for _ in range(OPENS_MAX):
             plan = await self._plan(request, *await _position(log.open(request.shard)))
             outcome = await log.publish(Batch(plan.adopted, lease.fence, "", ()))
@@ -228,7 +222,7 @@ class PollRelayAdmin:
 
 
 async def _position(read: Awaitable[int | None]) -> tuple[int | None, Rejected | None]:
-    """Return a position, or none and why it cannot be read: then it has to be written again."""
+    """Return a position, or none and why it cannot be read; then it must be written again."""
     try:
         return await read, None
     except Rejected as error:
@@ -252,7 +246,7 @@ def _agreed(shard: int) -> Rejected:
 def _view(
     row: Mapping[str, Any], transport: str, position: int | None, problem: TickwrightError | None
 ) -> PollRelayView:
-    """Return a row with its problem: the two sides disagree, else what the relay reports, else that Kafka is silent."""
+    """Return a row with its problem: the sides' contradiction, or the relay's report, or that Kafka is unavailable."""
     code, says = row["stands_code"], row["stands_text"]
     if problem is not None and (code is None or isinstance(problem, Rejected)):
         code, says = problem.code, problem.message
@@ -271,7 +265,6 @@ class PollPartitionView(msgspec.Struct, kw_only=True):
         read_to: Polls from the position to this are in the reader's memory.
         unfinished_since: Since when the oldest unfinished poll has been on the topic; 10 s too late at most.
         reader: Name of the session that reads it; null without one.
-        seen_at: When its reader last reported.
     """
 
     topic: str

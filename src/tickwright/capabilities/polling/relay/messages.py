@@ -19,7 +19,7 @@ SLOT_MAX = 2**31 - 1
 YEARS = (2000, 2200)
 PARTNER_MAX = 50
 NAME_MAX = 200
-"""As the columns have them: no row has a longer name, and one would only fill the consumer's memory."""
+"""As in the columns: no row has a longer name, so longer ones are not kept in memory."""
 
 
 class PollMessage(msgspec.Struct, frozen=True):
@@ -47,12 +47,7 @@ _decode = msgspec.json.Decoder(PollMessage).decode
 
 
 def poll_records(rows: list[FrozenRow], accounts: Mapping[int, str]) -> Iterator[Record]:
-    """Return the records of a frozen batch, always in the same order.
-
-    Args:
-        rows: In the order of their ids.
-        accounts: Name by number; a deleted account is named by its number.
-    """
+    """Return the records of a frozen batch, always in the same order; a deleted account is named by its number."""
     for row in rows:
         slot = ("slot_id", b"%d" % row.slot_id)
         due_second = int(row.due_at.timestamp())

@@ -46,12 +46,9 @@ POSITION_MAX = 2**52
 
 
 def check_position(shard: int, numbers: Numbers, position: int | None) -> None:
-    """Refuse to continue when the topic and the database cannot both be right: polls could be lost or doubled. Pure.
+    """Refuse to continue when the topic and the database contradict each other: polls could be lost or doubled. Pure.
 
-    Args:
-        shard: Of the relay, for the message.
-        numbers: What the database says.
-        position: The last batch that is on the topic, as the topic says; ``None`` when it says nothing.
+    ``position`` is the last batch on the topic, ``None`` when it has none.
 
     Raises:
         Rejected: ``relay_position_missing`` (batches were sent, and the topic has none: it was created again),
@@ -75,11 +72,8 @@ def check_position(shard: int, numbers: Numbers, position: int | None) -> None:
 def choose_position(numbers: Numbers, position: int | None, wanted: int | None) -> int:
     """Return the batch number that both sides are set to: batches up to it are published, none above it is. Pure.
 
-    Args:
-        numbers: What the database says.
-        position: What the topic says. A number above ``POSITION_MAX`` counts as none.
-        wanted: What the operator says; without it the last number that one of the two sides is sure of, so that a
-            batch that may be on the topic is sent again under the same ids.
+    A topic's ``position`` above ``POSITION_MAX`` counts as none. Without the operator's number, ``wanted``, it is the
+    last one that a side is sure of, so that a batch that may be on the topic is sent again under the same ids.
 
     Raises:
         Rejected: ``position_out_of_range``. Permanent.
@@ -99,11 +93,10 @@ _log = structlog.get_logger("tickwright.poll_relay")
 
 @dataclass(slots=True)
 class PollRelayCounters:
-    """What this process's relay has done.
+    """Counts of this process's relay.
 
     Attributes:
         published: Polls that are on the topic and marked.
-        batches: That hold them.
         doubts: Batches whose commit had no certain result; the position decided.
         aborted: Batches that were certainly not committed, and were sent again.
         superseded: Polls dropped because their trackers' next poll was due before they were published or taken.
@@ -193,11 +186,8 @@ class PollRelay(LeasedService):
     """Publishes one shard's polls until stopped; a :class:`tickwright.ports.service.Service`.
 
     Args:
-        leases: Of this process.
         log: Where polls go; ``None`` for the queue inside PostgreSQL.
-        topic: Full name of the polls' topic.
-        shard: Which part of the outbox: partners are spread over the shards.
-        bounds: Of one batch.
+        shard: The part of the outbox: partners are spread over the shards.
         terms: Of the lease; no transaction of Kafka depends on its length.
 
     Invariants:

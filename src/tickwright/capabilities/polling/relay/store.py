@@ -19,7 +19,6 @@ class BatchBounds:
 
     Attributes:
         trackers: About; one row more at most. A commit costs some 30 ms, so small batches are slow ones.
-        rows: Of the outbox.
     """
 
     trackers: int = 10_000
@@ -64,8 +63,8 @@ async def drop_superseded(connection: Connection, shard: int, rows_max: int) -> 
     """Drop, of the first ``rows_max`` released rows, those whose trackers' next poll is due.
 
     Returns:
-        How many trackers were dropped, and how many of the rows are left that may be published: none where more of
-        them may have to be dropped first, because one call drops at most ``DROPPED_MAX`` rows.
+        How many trackers were dropped, and how many rows may be published: none while more rows may have to be dropped
+        first, because one call drops at most ``DROPPED_MAX``.
     """
     row = await connection.fetchrow(SQL["drop_superseded"], shard, rows_max, DROPPED_MAX)
     return row["trackers"], 0 if row["rows"] == DROPPED_MAX else rows_max - row["rows"]
@@ -93,14 +92,9 @@ async def read_frozen(connection: Connection, shard: int) -> FrozenBatch | None:
 async def mark_published(
     connection: Connection, shard: int, number: int, topic: str = "", committed: Committed | None = None
 ) -> int:
-    """Mark the batches up to ``number`` as published; return how many trackers that were, 0 the second time.
+    """Mark the batches up to ``number`` as published; return how many trackers they have, 0 the second time.
 
-    Args:
-        connection: In a transaction that has locked the lease.
-        shard: Of the relay.
-        number: Of the last batch that is on the topic.
-        topic: Where it is; without it no offsets are written.
-        committed: What the log says of its offsets.
+    It needs a transaction that has locked the lease. Without ``topic`` no offsets are written.
     """
     stands = committed or Committed()
     places = [[place[column] for place in stands.places] for column in range(3)]

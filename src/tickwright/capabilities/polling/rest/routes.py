@@ -207,7 +207,7 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
 
     @router.get("/v1/accounts/{account_id}", tags=["accounts"], dependencies=viewer, **answers(AccountDetail))
     async def get_account(account_id: AccountId) -> Response:
-        """Return one account, the interval that its trackers are placed by, and about how many it has."""
+        """Return one account, the interval that its trackers are placed by, and about how many trackers it has."""
         return answer(await accounts.get(account_id))
 
     @router.get("/v1/accounts/{account_id}/freshness", tags=["accounts"], dependencies=viewer, **answers(FreshSeries))
@@ -345,7 +345,7 @@ def slice_routes(router: APIRouter, service: PollingService, gate: Gate) -> None
 
     @router.post("/v1/slices/replay", tags=["slices"], **answers(Replay), **takes(ReplayRequest))
     async def replay_slices(request: Request, caller: operator) -> Response:
-        """Poll again what is missing of the slots in a range; first count it with `dry_run`."""
+        """Poll again what is missing of the slots in a range. With `dry_run`, which is the default, only count it."""
         body = await gate.read(request, ReplayRequest)
         done = await service.slices.replay(
             parse_instant(body.from_, field="from"),
@@ -359,7 +359,7 @@ def slice_routes(router: APIRouter, service: PollingService, gate: Gate) -> None
 
 
 def relay_routes(pool: Pool, relays: PollRelayAdmin, gate: Gate) -> APIRouter:
-    """Return the routes of the relays of polls, which stand with the outbox."""
+    """Return the routes of the relays of polls, below those of the outbox."""
     router = APIRouter(tags=["operations"])
     viewer = [Depends(gate.allow(Role.VIEWER))]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
@@ -371,12 +371,12 @@ def relay_routes(pool: Pool, relays: PollRelayAdmin, gate: Gate) -> APIRouter:
 
     @router.get("/v1/outbox/polls/partitions", dependencies=viewer, **answers(Page[PollPartitionView]))
     async def list_poll_partitions() -> Response:
-        """List the partitions that polls went to: where they end, how far the consumers are, and who reads them."""
+        """List the partitions that polls went to, with their ends, the consumers' positions, and their readers."""
         return answer(Page(await poll_partitions(pool)))
 
     @router.post("/v1/outbox/polls/reconcile", **answers(ReconcileView), **takes(ReconcileRequest, required=False))
     async def reconcile_polls(request: Request, caller: operator) -> Response:
-        """Make the topic and the database agree where a relay stands; without `apply` only say what would be done."""
+        """Set the topic and the database of a blocked relay to one number; without `apply` nothing is changed."""
         body = await gate.read(request, ReconcileRequest, default=ReconcileRequest())
         return answer(await relays.reconcile(body, caller=caller))
 

@@ -1,11 +1,11 @@
 -- name: shown
--- What a caller sees of an account c, and of its lag l.
+-- The columns of an account c, and of its lag l, that a caller sees.
 c.account_id, c.polling_interval_minutes, c.placed_interval_minutes, c.max_age_days, c.polls_per_slice_max,
        c.freshness_objective, c.paused_at, c.created_at, c.updated_at, l.lag AS lag_ratio, l.stale_since
 
 -- name: list_accounts
--- A page of accounts behind the id $1; $3 is a text that their ids hold, in any case. With one it looks at $4 of them at most: last_id is
--- where it stopped, if it did. Index: polling_schedule_config_pkey, account_lags_pkey.
+-- A page of accounts with ids above $1. $3 is a text that an id contains, in any case. With $3 the page reads at most $4
+-- accounts; last_id is the last one read, if accounts are left. Index: polling_schedule_config_pkey, account_lags_pkey.
 SELECT found.*, looked.last_id
   FROM (SELECT CASE WHEN $3::text IS NOT NULL THEN
                  (SELECT account_id FROM tickwright.polling_schedule_config WHERE account_id > $1 ORDER BY account_id OFFSET $4 - 1 LIMIT 1)
@@ -19,8 +19,8 @@ SELECT found.*, looked.last_id
  ORDER BY found.account_id;
 
 -- name: list_lagging
--- A page of accounts, the worst lag first and those without one last, behind the lag $1 (-1 for none) and the id $2; it looks at the first $5 by
--- their ids; $4 is a text that they hold. Small: a row per account. Index: polling_schedule_config_pkey.
+-- A page of accounts, the worst lag first, those without a lag last: below the lag $1 (-1 for none), above the id $2. It reads the
+-- first $5 accounts by id; $4 is a text that an id contains. Small: a row per account. Index: polling_schedule_config_pkey.
 WITH looked AS MATERIALIZED (
   SELECT {shown}, coalesce(l.lag, -1) AS rank
     FROM (SELECT * FROM tickwright.polling_schedule_config ORDER BY account_id LIMIT $5) AS c
@@ -36,7 +36,7 @@ SELECT c.account_no, clock_timestamp() AS now, {shown}
  WHERE c.account_id = $1;
 
 -- name: count_trackers
--- How many trackers an account has: counted up to $2, beyond that what PostgreSQL's statistics say.
+-- How many trackers an account has: counted up to $2, estimated from PostgreSQL's statistics above that.
 -- Index: trackers_account.
 SELECT few.n AS counted,
        (SELECT greatest(0, c.reltuples) * coalesce(s.most_common_freqs[array_position(s.most_common_vals::text::integer[], $1)], 0)
@@ -49,7 +49,7 @@ SELECT few.n AS counted,
 SELECT account_id FROM tickwright.polling_schedule_config WHERE account_id = $1 FOR UPDATE;
 
 -- name: put_account
--- Create an account or set it whole; the corrector moves its trackers. Index: polling_schedule_config_pkey.
+-- Create an account or replace its settings; the corrector moves its trackers. Index: polling_schedule_config_pkey.
 INSERT INTO tickwright.polling_schedule_config AS c
        (account_id, polling_interval_minutes, max_age_days, polls_per_slice_max, freshness_objective) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (account_id) DO UPDATE
@@ -60,22 +60,22 @@ ON CONFLICT (account_id) DO UPDATE
        (excluded.polling_interval_minutes, excluded.max_age_days, excluded.polls_per_slice_max, excluded.freshness_objective);
 
 -- name: pause_account
--- Its trackers are not selected until it is enabled. Index: polling_schedule_config_pkey.
+-- Stop selecting its trackers until it is enabled. Index: polling_schedule_config_pkey.
 UPDATE tickwright.polling_schedule_config
    SET paused_at = coalesce(paused_at, clock_timestamp()), updated_at = clock_timestamp() WHERE account_id = $1;
 
 -- name: enable_account
--- Its trackers are selected again, each at its own next turn. Index: polling_schedule_config_pkey.
+-- Select its trackers again, each at its own next slot. Index: polling_schedule_config_pkey.
 UPDATE tickwright.polling_schedule_config SET paused_at = NULL, updated_at = clock_timestamp() WHERE account_id = $1;
 
 -- name: placed_trackers
--- The placed trackers of the account $1 by partner, of its first $2. Index: trackers_account, partners_partner_no_key.
+-- The placed trackers of the account $1 per partner, of its first $2. Index: trackers_account, partners_partner_no_key.
 SELECT p.name AS partner, count(*)::float8 AS trackers
   FROM (SELECT t.partner_no FROM tickwright.trackers t WHERE t.account_no = $1 AND t.place IS NOT NULL LIMIT $2) AS t
   JOIN tickwright.partners p ON p.partner_no = t.partner_no GROUP BY p.name ORDER BY p.name;
 
 -- name: sampled_trackers
--- The same for an account with many, from $2 pages of the table at random. No index: so many pages are read.
+-- The same as placed_trackers for a large account, estimated from $2 random pages of the table. No index: it reads these pages.
 SELECT p.name AS partner, t.trackers * (SELECT greatest(1, c.relpages / $2::float8) FROM pg_class c WHERE c.oid = 'tickwright.trackers'::regclass) AS trackers
   FROM (SELECT s.partner_no, count(*) AS trackers
           FROM tickwright.trackers s TABLESAMPLE SYSTEM (
@@ -84,8 +84,8 @@ SELECT p.name AS partner, t.trackers * (SELECT greatest(1, c.relpages / $2::floa
   JOIN tickwright.partners p ON p.partner_no = t.partner_no ORDER BY p.name;
 
 -- name: coming_polls
--- What the wheels bring in the twelve whole slices of five minutes that come next, per partner, as each slot's last turn counted it.
--- Small: a row per slot that comes round; index: poll_slices_pkey.
+-- Polls per partner in the next twelve whole slices of five minutes, as the last selection of each slot counted them.
+-- Small: a row per slot that is due in that hour. Index: poll_slices_pkey.
 WITH span AS MATERIALIZED (
   SELECT date_bin('5 minutes', clock_timestamp(), 'epoch') + interval '5 minutes' AS from_at
 ), turn AS (

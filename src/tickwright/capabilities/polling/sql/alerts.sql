@@ -1,7 +1,7 @@
 -- name: scheduler_stopped
--- Whether turns are not selected although their time has come ($1 before they are due), or no process holds the selector's
--- lease for longer than $2 (dead-man); and whether a tracker waits for longer than $3 for its slot while no process holds the
--- registrar's lease. Small: a row per slot. Indexes: job_config_pkey, tracker_intake_pkey.
+-- The selection of slots, which is due a minute ahead, is more than $1 late, or no process has held the selector's lease for longer
+-- than $2 (dead-man). Or a tracker has waited for longer than $3 for its slot while no process held the registrar's lease.
+-- Small: a row per slot. Indexes: job_config_pkey, tracker_intake_pkey.
 SELECT 'selector' AS subject,
        jsonb_build_object('what', 'Trackers are not polled', 'late_s', round(date_part('epoch', clock_timestamp() - min(s.next_due_at))::numeric + 60))::text AS facts
   FROM tickwright.poll_slots s
@@ -23,10 +23,10 @@ SELECT 'registrar' AS subject, jsonb_build_object('count', count(*))::text AS fa
 HAVING count(*) > 0;
 
 -- name: missed_previous_poll
--- Partners of whose trackers more than a hundredth was meant by turns within the last $1 and not polled when the next one
--- was due: late, given up, or left to a later turn because their account is capped. Without turns of quiet hours, of which the
--- edges are taken to five minutes, as the judge leaves them out, and without those from before a partner was changed. A wheel has
--- one slot for a minute; OFFSET 0 keeps each a probe, whatever the planner believes of the ledger. Index: poll_slices_pkey.
+-- Partners with more than 1 % of their polls within the last $1 missed: not made when the tracker's next poll was due, because they
+-- were late, given up, or deferred by a cap. It leaves out quiet hours, rounded to five minutes as the judge does, and slots from
+-- before the partner was changed. A wheel has one slot for a minute; OFFSET 0 makes the planner look up each of them in the index,
+-- whatever it estimates for the ledger. Index: poll_slices_pkey.
 WITH turns AS MATERIALIZED (
   SELECT l.partner_no, w.interval_minutes, date_bin('5 minutes', minute.at, 'epoch') AS from_at, min(minute.at) AS since,
          sum(l.selected + l.deferred) AS meant, sum(l.selected + l.deferred - l.polled) AS missed
@@ -49,14 +49,14 @@ SELECT p.name AS subject, jsonb_build_object('count', sum(t.missed), 'since', mi
  GROUP BY p.name HAVING sum(t.missed) > 0.01 * sum(t.meant) LIMIT 1000;
 
 -- name: account_lag
--- Accounts of whose last interval more is stale than their objective allows. Small: a row per account.
+-- Accounts with more stale polls in their last interval than their objective allows. Small: a row per account.
 SELECT account_id AS subject,
        jsonb_build_object('lag_percent', round(100 * lag::numeric), 'stale', polls - fresh, 'polls', polls, 'since', stale_since)::text AS facts
   FROM tickwright.judged_accounts WHERE stale_since IS NOT NULL AND paused_at IS NULL ORDER BY stale_since LIMIT 1000;
 
 -- name: poll_relay_stalled
--- Shards whose polls were to be released longer than $1 ago and are not published: the oldest that waits, and what is
--- frozen into a batch. Indexes: scheduler_outbox_waiting, two probes a shard; scheduler_outbox_batch.
+-- Shards with polls that were to be released longer than $1 ago and are not published: the oldest waiting row, and rows that are
+-- frozen into a batch. Indexes: scheduler_outbox_waiting, two lookups per shard; scheduler_outbox_batch.
 WITH RECURSIVE shards AS (
   (SELECT o.shard FROM tickwright.scheduler_outbox o WHERE o.batch_no IS NULL ORDER BY o.shard LIMIT 1)
   UNION ALL
@@ -77,8 +77,9 @@ SELECT shard::text AS subject,
   FROM oldest GROUP BY shard HAVING min(release_at) < clock_timestamp() - $1::interval;
 
 -- name: polls_wait
--- Partners whose polls wait in the queue for longer than $1 although they could be called all that time: not paused, not in quiet hours, not
--- silent because they said so, and not failing, of which partner_breaker_open tells. Index: poll_queue_waiting, a probe a partner.
+-- Partners with polls that have waited in the queue for longer than $1 although calls were allowed all that time: the partner is not
+-- paused, has no quiet hours, did not ask for silence, and its breaker allows calls (partner_breaker_open reports the others).
+-- Index: poll_queue_waiting, one lookup per partner.
 SELECT p.name AS subject,
        jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - oldest.due_at)::numeric))::text AS facts
   FROM tickwright.partners p
@@ -92,16 +93,16 @@ SELECT p.name AS subject,
  LIMIT 1000;
 
 -- name: partner_breaker_open
--- Partners that nobody calls because they fail, and that somebody tried within the last $1: one that nobody has polls for is
--- never tried again, and its breaker stays as it is. Small: a row per partner.
+-- Partners that are not called because they fail, with a call or a change within the last $1. A partner without polls is not tried
+-- again, so its breaker stays open and is not reported. Small: a row per partner.
 SELECT p.name AS subject, jsonb_build_object('open_until', s.open_until, 'error', left(s.last_error, 200))::text AS facts
   FROM tickwright.partner_states s JOIN tickwright.partners p ON p.partner_no = s.partner_no
  WHERE s.breaker <> 'closed' AND p.paused_at IS NULL
    AND greatest(s.changed_at, s.open_until, s.trial_until) > clock_timestamp() - $1::interval LIMIT 1000;
 
 -- name: partner_not_callable
--- Partners that nobody can call although consumers live: their settings have no http, and no consumer has a function for
--- them. Only those with a turn that was selected within the last interval and was due longer than $1 ago.
+-- Partners that no process can call although consumers are live: their settings have no http, and no consumer has a function for
+-- them. Only those with a slot that was selected within the last interval and was due longer than $1 ago.
 -- Small: a row per partner; for those few, poll_places_pkey, and poll_slices_pkey backwards to the first hit.
 SELECT p.name AS subject, jsonb_build_object('count', sum(turn.selected))::text AS facts
   FROM tickwright.partners p
@@ -119,9 +120,9 @@ SELECT p.name AS subject, jsonb_build_object('count', sum(turn.selected))::text 
  GROUP BY p.name LIMIT 1000;
 
 -- name: poll_group_lag
--- Topics with polls that were published longer than $1 ago and that no consumer has read: too few read, too slowly, or none at all
--- (then nobody moves the group's position, and the relay's ends go on). A topic that no poll went to for a week is left
--- out: its polls are superseded. Small: a row per partition. Index: poll_ends_pkey.
+-- Topics with polls that were published longer than $1 ago and are not read: consumers are too few, too slow, or missing. Without
+-- consumers the group's position stays, while the relay's ends rise. A topic without new polls for a week is left out: its polls are
+-- superseded. Small: a row per partition. Index: poll_ends_pkey.
 SELECT topic AS subject,
        jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - min(unread_since))::numeric), 'lag', sum(lag),
                           'partitions', count(*), 'readers', count(DISTINCT reader))::text AS facts
@@ -130,9 +131,9 @@ SELECT topic AS subject,
  GROUP BY topic LIMIT 1000;
 
 -- name: freshness_budget
--- Accounts of whose polls within the last month more is stale than their objective allows, and of those within the last
--- interval, too: who has overdrawn his budget and keeps to the objective again is not told of all month long. The days are
--- looked at of those alone who lag now, the worst 2,000. Index: account_freshness_pkey.
+-- Accounts with more stale polls than their objective allows, both within the last month and within the last interval. The second
+-- condition ends the alert when an account meets its objective again. It reads the days of lagging accounts only, the worst 2,000.
+-- Index: account_freshness_pkey.
 WITH lately AS MATERIALIZED (
   SELECT j.account_no, j.account_id, j.polls, j.fresh, c.freshness_objective AS objective
     FROM tickwright.judged_accounts j JOIN tickwright.polling_schedule_config c USING (account_no)
@@ -147,8 +148,8 @@ SELECT l.account_id AS subject,
  WHERE m.polls - m.fresh > (1 - l.objective) * m.polls ORDER BY m.polls - m.fresh DESC LIMIT 1000;
 
 -- name: freshness_unknown
--- Whether a wheel with slots was not judged for longer than $1 and 1.2 intervals (a turn's time is over after 1.1): then nobody
--- knows how fresh accounts are, and account_lag and freshness_budget are silent. Small: a row per wheel and slot.
+-- Whether a wheel with slots was not judged for longer than $1 and 1.2 intervals (a slot's minute is judged after 1.1). Until then
+-- the freshness is unknown, and account_lag and freshness_budget report nothing. Small: a row per wheel and slot.
 SELECT 'judge' AS subject,
        jsonb_build_object('since', date_trunc('second', min(w.judged_until)), 'wheels', count(*))::text AS facts
   FROM tickwright.poll_wheels w

@@ -1,8 +1,7 @@
 -- name: prepare
--- What is to be known before turns are carried out: their interval, which of their polls are done already (the inbox),
--- and which trackers are polled no more, or are not what the poll says: then its topic was written by a stranger.
--- Turn $1[i] is of slot $2[i], second $3[i], partner $4[i]; tracker $6[j], which the partner calls $7[j], belongs to
--- turn $5[j]. Index: poll_slots_pkey, poll_done_due, trackers_pkey.
+-- Facts about groups before their polls are made: the interval, the polls that are done already (the inbox), and the trackers that
+-- are no longer polled or differ from the poll, which is then not from a relay. Group $1[i] is of slot $2[i], second $3[i], partner
+-- $4[i]; tracker $6[j] with the external id $7[j] belongs to group $5[j]. Index: poll_slots_pkey, poll_done_due, trackers_pkey.
 WITH turn AS MATERIALIZED (
   SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[]) AS t (n, slot_id, due_at, partner_no)
 ), poll AS MATERIALIZED (
@@ -20,7 +19,7 @@ SELECT t.n, s.interval_minutes, date_part('epoch', clock_timestamp()) AS now_s, 
   FROM turn t LEFT JOIN tickwright.poll_slots s USING (slot_id) LEFT JOIN over USING (n);
 
 -- name: over
--- Which of the trackers $1, whose polls wait in a consumer, are polled no more. Index: trackers_pkey.
+-- Those of the trackers $1, whose polls wait in a consumer, that are no longer polled. Index: trackers_pkey.
 SELECT u.id FROM unnest($1::bigint[]) AS u (id) LEFT JOIN tickwright.trackers k ON k.id = u.id
  WHERE k.id IS NULL OR k.ended_at IS NOT NULL OR k.tracking_until <= now();
 
@@ -29,9 +28,9 @@ SELECT u.id FROM unnest($1::bigint[]) AS u (id) LEFT JOIN tickwright.trackers k 
 SELECT account_no, account_id FROM tickwright.polling_schedule_config WHERE account_no = ANY ($1::integer[]);
 
 -- name: lock_turns
--- Whoever writes effects of one minute, slot and partner does so alone, in an order that all keep: so two deliveries of
--- one poll cannot both find it undone. Held until the end of the transaction: by its row of the slice ledger, which write_results changes.
--- Index: poll_slices_pkey.
+-- Lock the slice ledger's rows of the given slots, seconds and partners until the end of the transaction; write_results changes them.
+-- So only one transaction writes results of one minute, slot and partner, and two deliveries of one poll cannot both find it undone.
+-- All transactions lock in the same order. Index: poll_slices_pkey.
 SELECT FROM tickwright.poll_slices AS l
  WHERE (l.due_at, l.slot_id, l.partner_no) IN (
    SELECT date_trunc('minute', u.due_at, 'UTC'), u.slot_id, u.partner_no
@@ -39,20 +38,19 @@ SELECT FROM tickwright.poll_slices AS l
  ORDER BY l.due_at, l.slot_id, l.partner_no FOR NO KEY UPDATE;
 
 -- name: write_results
--- The effect of answers: what is new of it goes to the ledger, which is also the inbox; news go to the
--- tracker, with its last ten events, and, one row per tracker, to the outbox; the slice ledger counts. Turn $1[i] is of slot $2[i], second $3[i],
--- partner $4[i], interval $5[i]. Answer j of turn $6[j] is of tracker $7[j], each tracker once: status
--- $8[j] since $9[j], its newest event at $10[j], its events as JSON, none twice and the latest last, those before the last ten $11[j] and the last ten
--- $12[j] with their mark $13[j], and whether it ends the tracker, $14[j].
--- An answer changes nothing, the ledger included, and its tracker is returned as locked, where it has news for a row that another transaction
--- locks or has changed since this statement began: it is written later, and no other answer waits for it.
--- An event is new, whatever the status and its instant, if the tracker does not keep it, and comes behind the first of the ten that it keeps: so none
--- that was told and is kept no more is new again. The order is that of instants, then of texts as bytes. An answer whose last ten were
--- judged before has nothing new, which the mark tells, unless one of them is ahead of the clock.
--- A status's instant that is ahead of the clock is none, and an event from there is told when its time has come: neither hides
--- later news. Of two statuses of one instant the last answer counts; a terminal one counts whatever its instant.
--- News go to the destination $15. In a transaction that holds the turns and has locked them.
--- Index: poll_done_due, trackers_pkey, poll_slices_pkey.
+-- Write answers. New ones go to the ledger, which is also the inbox. Events go to the tracker, which keeps its last ten, and, one row
+-- per tracker, to the outbox with destination $15. The slice ledger counts.
+-- Group $1[i] is of slot $2[i], second $3[i], partner $4[i], interval $5[i]. Answer j of group $6[j] is of tracker $7[j], each tracker
+-- once: status $8[j] since $9[j], newest event at $10[j], its events as JSON, none twice and the latest last: $11[j] those before the
+-- last ten, $12[j] the last ten, $13[j] their mark; $14[j] whether it ends the tracker.
+-- An answer that changes a row that another transaction locks, or has changed since this statement began, changes nothing, the ledger
+-- included; its tracker is returned as locked. It is written later, and no other answer waits for it.
+-- An event is new, whatever the status and its instant, if the tracker does not keep it and it sorts after the first of the ten that
+-- it keeps. So an event that was published and is no longer kept is never new again. Events sort by instant, then by text as bytes.
+-- An answer with the mark that the tracker has contains nothing new; the mark is NULL while an event is ahead of the clock.
+-- A status's instant ahead of the clock counts as none, and an event ahead of it is published when its time has come: neither hides
+-- later events. Of two statuses of one instant the last answer counts; a terminal one counts whatever its instant.
+-- Runs in a transaction that has held the groups and called lock_turns. Index: poll_done_due, trackers_pkey, poll_slices_pkey.
 WITH turn AS MATERIALIZED (
   SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[], $5::integer[])
     AS t (n, slot_id, due_at, partner_no, interval_minutes)
@@ -141,8 +139,8 @@ SELECT (SELECT count(*) FROM written) AS polled, (SELECT count(*) FROM published
        (SELECT coalesce(sum(late), 0)::bigint FROM counted) AS late, ARRAY (SELECT id FROM locked) AS locked;
 
 -- name: count_dropped
--- $4[i] polls of the minute, slot and partner of turn i ($1[i] its slot, $2[i] its second, $3[i] its partner) will not be carried out. Behind
--- write_results, in its transaction. Index: poll_slices_pkey.
+-- Count $4[i] polls of slot $1[i], second $2[i] and partner $3[i] that will not be made. Runs after write_results, in its transaction.
+-- Index: poll_slices_pkey.
 UPDATE tickwright.poll_slices s
    SET superseded = greatest(s.superseded, least(s.superseded + c.dropped, s.selected - s.polled))
   FROM (SELECT date_trunc('minute', u.due_at, 'UTC') AS due_at, u.slot_id, u.partner_no, sum(u.dropped) AS dropped

@@ -1,16 +1,16 @@
 -- name: wanted
--- Whether the turn of a slot means a tracker t that stands there: its time is not over, and nobody else brought news.
+-- Whether a selection of a slot includes its tracker t: it is still tracked, not postponed by an event, and nothing of it is paused.
 t.tracking_until > slot.due_at + (t.place - slot.slot_id * 60) * interval '1 second'
          AND (t.skip_until IS NULL OR t.skip_until <= slot.due_at + (t.place - slot.slot_id * 60) * interval '1 second')
          AND t.account_no NOT IN (SELECT c.account_no FROM tickwright.polling_schedule_config c WHERE c.paused_at IS NOT NULL)
          AND t.partner_no NOT IN (SELECT p.partner_no FROM tickwright.partners p WHERE p.paused_at IS NOT NULL)
 
 -- name: selection
--- What every selection does with the slot that it advanced: $2 is the minute over which it is released, $3 how many
--- trackers an outbox row holds at most, $4 how many relays share the partners.
--- An account that is capped has at most its cap in the five minutes of the release. Where its trackers in the five slots of
--- that slice are more than that, each slot has its share of the cap, the odd one in turn, and its trackers go on
--- behind the last one that was polled. OFFSET 0: whether a tracker is taken is decided once, and stored nowhere.
+-- What a selection does with the slot that it advanced. $2 is the minute over which polls are released, $3 the most trackers in an
+-- outbox row, $4 the number of relays that share the partners.
+-- An account with a cap has at most that many polls in the five minutes of the release. If its trackers in the five slots of that
+-- slice are more, each slot has its share of the cap. Remainders rotate over the slots, and a slot continues after the last tracker
+-- that it polled. OFFSET 0 makes PostgreSQL decide once whether a tracker is taken, without storing the decision.
 capped AS MATERIALIZED (
   SELECT account_no, polls_per_slice_max AS cap FROM tickwright.polling_schedule_config WHERE polls_per_slice_max IS NOT NULL
 ), line AS MATERIALIZED (
@@ -41,7 +41,7 @@ capped AS MATERIALIZED (
     LEFT JOIN tickwright.poll_cap_slices spent
       ON spent.slice_at = date_bin('5 minutes', $2, 'epoch') AND spent.account_no = account.account_no
    CROSS JOIN LATERAL (
-     SELECT total, coalesce(beside.before, 0)::bigint AS before, -- from turn to turn the odd one steps by the golden ratio
+     SELECT total, coalesce(beside.before, 0)::bigint AS before, -- the remainder steps by the golden ratio each time
             minute.n / greatest(minute.interval_minutes, 5) * 2654435769 % 4294967296 * total / 4294967296 AS odd
        FROM (SELECT (coalesce(beside.others, 0) + account.wanted)::bigint AS total) AS slots) AS slice
 ), deferred AS MATERIALIZED (

@@ -1,7 +1,6 @@
 -- name: to_judge
--- Turns of which every poll was either made within a tenth of its interval behind its second or is stale by now, with
--- their slots: the next one of each wheel. Further back than one interval nobody looks: the ledger forgets.
--- Small: a row per wheel.
+-- The next slot of each wheel to judge: each of its polls was either made within a tenth of its interval after its second, or is
+-- stale by now. It goes back one interval at most, because the ledger deletes older polls. Small: a row per wheel.
 SELECT w.first_slot_id + (date_part('epoch', turn.due_at)::bigint / 60 % w.interval_minutes)::integer AS slot_id,
        w.interval_minutes, turn.due_at
   FROM tickwright.poll_wheels w
@@ -12,12 +11,11 @@ SELECT w.first_slot_id + (date_part('epoch', turn.due_at)::bigint / 60 % w.inter
  WHERE turn.due_at <= last.at ORDER BY turn.due_at, w.interval_minutes;
 
 -- name: judge
--- Judge the turn $2 of slot $1, of interval $3, once: how many trackers of each account were to be polled, how many were
--- within a tenth of the interval, and how old one got at the most. Not late is who stands there for less than an interval,
--- or was polled otherwise since the turn before; nor who is not wanted, whose account or partner promises this only since,
--- or whose partner had quiet hours. What is judged of the account is its whole last interval: it lags while more of
--- that is stale than its objective allows, and more than one of several.
--- Index: trackers_place, poll_done_due, account_freshness_pkey, account_lags_pkey.
+-- Judge the minute $2 of slot $1, of interval $3, once. Per account: how many trackers were to be polled, how many were polled within
+-- a tenth of the interval, and the greatest age. Not stale are trackers that were in the slot for less than an interval or were polled
+-- otherwise since its minute before. Not judged are unwanted trackers, and those of an account or partner that was changed since or
+-- had quiet hours. The account is judged by its whole last interval: it lags while more of that is stale than its objective allows,
+-- and more than one poll unless all are stale. Index: trackers_place, poll_done_due, account_freshness_pkey, account_lags_pkey.
 WITH slot AS (
   UPDATE tickwright.poll_wheels SET judged_until = $2
    WHERE interval_minutes = $3 AND judged_until < $2 RETURNING $1::integer AS slot_id, $2::timestamptz AS due_at
@@ -78,7 +76,7 @@ SELECT account_no, $3, $2, polls, fresh, lag,
  WHERE excluded.due_at > l.due_at;
 
 -- name: fold
--- Add slices whose time is over to their days, at most $1. Index: account_freshness_keep, account_freshness_pkey.
+-- Add slices that are older than their time to keep to their days, at most $1. Index: account_freshness_keep, account_freshness_pkey.
 WITH old AS (
   DELETE FROM tickwright.account_freshness
    WHERE (account_no, minutes, from_at) IN (
@@ -102,11 +100,11 @@ DELETE FROM tickwright.account_freshness
     WHERE minutes = 1440 AND keep_until < clock_timestamp() ORDER BY keep_until LIMIT $1);
 
 -- name: forget_caps
--- Delete what was counted against caps in slices of an hour ago. Index: poll_cap_slices_pkey.
+-- Delete the counts of caps of slices that began an hour ago. Index: poll_cap_slices_pkey.
 DELETE FROM tickwright.poll_cap_slices WHERE slice_at < clock_timestamp() - interval '1 hour';
 
 -- name: show
--- How fresh an account is: its last interval, and what was judged within a month. Index: account_lags_pkey, account_freshness_pkey.
+-- The freshness of an account: its last interval, and the last month. Index: account_lags_pkey, account_freshness_pkey.
 SELECT c.freshness_objective AS objective, l.due_at AS judged_until, l.lag AS lag_ratio, l.stale_since,
        coalesce(l.polls, 0) AS recent_polls, coalesce(l.fresh, 0) AS recent_fresh, f.*
   FROM tickwright.polling_schedule_config c
@@ -117,7 +115,7 @@ SELECT c.freshness_objective AS objective, l.due_at AS judged_until, l.lag AS la
  WHERE c.account_no = $1;
 
 -- name: budgets
--- How fresh each of the accounts $1 is: its last interval, what was judged within a month, and within the last hour that was judged.
+-- The freshness of each of the accounts $1: its last interval, the last month, and the last judged hour.
 -- Index: polling_schedule_config_pkey, account_lags_pkey, account_freshness_pkey.
 SELECT c.account_id, c.freshness_objective AS objective, coalesce(l.polls, 0) AS recent_polls, coalesce(l.fresh, 0) AS recent_fresh, f.*
   FROM tickwright.polling_schedule_config c
@@ -131,7 +129,7 @@ SELECT c.account_id, c.freshness_objective AS objective, coalesce(l.polls, 0) AS
  WHERE c.account_id = ANY ($1::text[]);
 
 -- name: burn
--- What was judged of an account since each of the instants $2, in their order; whole slices, and whole days where they are folded.
+-- Judged polls of an account since each of the instants $2, in their order: whole slices, or whole days where they are folded.
 -- Index: account_freshness_pkey.
 SELECT coalesce(sum(f.polls), 0)::bigint AS polls, coalesce(sum(f.fresh), 0)::bigint AS fresh
   FROM unnest($2::timestamptz[]) WITH ORDINALITY AS u (from_at, n)
@@ -139,6 +137,6 @@ SELECT coalesce(sum(f.polls), 0)::bigint AS polls, coalesce(sum(f.fresh), 0)::bi
  GROUP BY u.n ORDER BY u.n;
 
 -- name: series
--- How fresh an account was, slice by slice since $2, then in days, the oldest first; $3 at most. Index: account_freshness_pkey.
+-- The freshness of an account: slices since $2, then days, the oldest first; at most $3 rows. Index: account_freshness_pkey.
 SELECT from_at, minutes, polls, fresh, lag FROM tickwright.account_freshness
  WHERE account_no = $1 AND minutes IN (5, 1440) AND from_at >= $2 ORDER BY minutes DESC, from_at LIMIT $3;

@@ -1,8 +1,7 @@
 -- name: take
--- Claim turns for session $1, the longest due first: at most $3[i] of partner $2[i], none before its second. Nobody
--- waits for anybody, and a session that was declared lost, or refuses claims of the number $4, claims nothing.
--- taken_at is the clock's, not the transaction's: no two takes of one turn by one session have the same.
--- Index: poll_queue_waiting, workers_pkey.
+-- Claim groups for session $1, those due longest first: at most $3[i] of partner $2[i], none before its second. It waits for no lock.
+-- A session that was declared lost, or that refuses claims with the number $4, claims nothing. taken_at is the clock's instant, not
+-- the transaction's, so two takes of one group by one session differ. Index: poll_queue_waiting, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $4 FOR KEY SHARE
 ), picked AS MATERIALIZED (
@@ -18,8 +17,8 @@ UPDATE tickwright.poll_queue q SET owner = $1, taken_at = clock_timestamp()
 RETURNING q.seq, q.slot_id, q.due_at, q.partner_no, q.ids, q.account_nos, q.external_ids, q.taken_at;
 
 -- name: hold
--- Which of the turns $1 are under the tokens $2 still, as taken at $3, locked until the end of the transaction: the fence of every
--- effect. In order, so that two holders never wait for each other in a circle. Index: poll_queue_pkey.
+-- Those of the groups $1 that still have the tokens $2 and the take instants $3, locked until the end of the transaction. Every write
+-- of results is fenced by it. Rows are locked in order, so two holders cannot deadlock. Index: poll_queue_pkey.
 SELECT q.seq, q.owner, q.taken_at
   FROM tickwright.poll_queue q
   JOIN unnest($1::bigint[], $2::bigint[], $3::timestamptz[]) AS u (seq, owner, taken_at)
@@ -27,25 +26,26 @@ SELECT q.seq, q.owner, q.taken_at
  WHERE q.seq = ANY ($1::bigint[]) ORDER BY q.seq FOR UPDATE OF q;
 
 -- name: finish
--- Nothing is left to do; in a transaction that holds them. Index: poll_queue_pkey.
+-- Delete finished groups, in the transaction that holds them. Index: poll_queue_pkey.
 DELETE FROM tickwright.poll_queue WHERE seq = ANY ($1::bigint[]);
 
 -- name: release
--- Others may have them, if they are ours still, as taken at $3: said late, it does not reach a later take. Index: poll_queue_pkey.
+-- Release those groups that still have the token and the take instant $3; a delayed release does not affect a later take.
+-- Index: poll_queue_pkey.
 UPDATE tickwright.poll_queue q SET owner = NULL, taken_at = NULL
   FROM unnest($1::bigint[], $2::bigint[], $3::timestamptz[]) AS u (seq, owner, taken_at)
  WHERE q.seq = u.seq AND q.owner = u.owner AND q.taken_at = u.taken_at AND q.seq = ANY ($1::bigint[]);
 
 -- name: reclaim
--- Turns of lost sessions are nobody's again; in the transaction that declares them lost. Index: poll_queue_taken.
+-- Release the groups of lost sessions, in the transaction that declares them lost. Index: poll_queue_taken.
 WITH back AS (
   UPDATE tickwright.poll_queue SET owner = NULL, taken_at = NULL WHERE owner = ANY ($1::bigint[]) RETURNING 1
 )
 SELECT count(*) FROM back;
 
 -- name: orphans
--- Turns under the token of a session that has left or is lost are nobody's again: whoever stopped could not give them
--- back, or its claim came after it. One that an effect holds locked is left. Index: poll_queue_taken, workers_pkey.
+-- Release groups with the token of a session that has left or is lost: it could not release them, or its claim committed later.
+-- Skips rows that a write of results has locked. Index: poll_queue_taken, workers_pkey.
 WITH gone AS MATERIALIZED (
   SELECT DISTINCT q.owner FROM tickwright.poll_queue q
    WHERE q.owner IS NOT NULL
@@ -60,8 +60,8 @@ WITH gone AS MATERIALIZED (
 SELECT count(*) FROM back;
 
 -- name: strays
--- Turns under our own token $1 that we do not know of ($2, taken at $3, are those that we do) are nobody's again: the claim was
--- committed, and its answer was lost. Behind refuse_claims. Index: poll_queue_taken.
+-- Release groups with our token $1 that this process does not know; it knows $2, taken at $3. Their claim was committed, and its
+-- answer was lost. Runs after refuse_claims. Index: poll_queue_taken.
 WITH back AS (
   UPDATE tickwright.poll_queue q SET owner = NULL, taken_at = NULL
    WHERE q.owner = $1

@@ -1,26 +1,26 @@
 -- name: open_shard
--- Make the row of a shard that has never had a relay. Index: poll_relays_pkey.
+-- Create the row of a shard, if it is new. Index: poll_relays_pkey.
 INSERT INTO tickwright.poll_relays (shard) VALUES ($1) ON CONFLICT DO NOTHING;
 
 -- name: numbers
--- The newest number that was given, and the newest that is published. Index: poll_relays_pkey.
+-- The newest batch number that was given, and the newest that is published. Index: poll_relays_pkey.
 SELECT batch_no, published_no FROM tickwright.poll_relays WHERE shard = $1;
 
 -- name: block
--- The relay of shard $1 stands because of $2, in words $3; since when is kept while the reason is the same. Fenced by the
+-- Note that the relay of shard $1 is blocked, with the code $2 and the text $3; the instant stays while the code stays. Fenced by the
 -- transaction's lease. Index: poll_relays_pkey.
 UPDATE tickwright.poll_relays
    SET stands_since = CASE WHEN stands_code = $2 THEN stands_since ELSE clock_timestamp() END, stands_code = $2, stands_text = $3
  WHERE shard = $1;
 
 -- name: unblock
--- It does not stand any more. Fenced by the transaction's lease. Index: poll_relays_pkey.
+-- Note that the relay is no longer blocked. Fenced by the transaction's lease. Index: poll_relays_pkey.
 UPDATE tickwright.poll_relays SET stands_since = NULL, stands_code = NULL, stands_text = NULL WHERE shard = $1 AND stands_code IS NOT NULL;
 
 -- name: drop_superseded
--- Of the first $2 released rows of a shard, those that "freeze" would look at, drop the ones whose trackers' next turn is
--- due, at most $3: after an outage a tracker is polled once. The ledger counts them. What is frozen stays, and so does a
--- row of a slot that nobody knows. Fenced by the transaction's lease. Index: scheduler_outbox_waiting, poll_slots_pkey.
+-- Of the first $2 released rows of a shard, which "freeze" would read, drop those with trackers whose next poll is due, at most $3:
+-- after an outage a tracker is polled once. The ledger counts them. Frozen rows stay, and so do rows of unknown slots. Fenced by the
+-- transaction's lease. Index: scheduler_outbox_waiting, poll_slots_pkey.
 WITH waiting AS MATERIALIZED (
   SELECT id, due_at, slot_id FROM tickwright.scheduler_outbox
    WHERE shard = $1 AND batch_no IS NULL AND release_at <= (SELECT clock_timestamp())
@@ -43,10 +43,10 @@ WITH waiting AS MATERIALIZED (
 SELECT coalesce(sum(trackers), 0)::integer AS trackers, (SELECT count(*) FROM gone)::integer AS rows FROM counted;
 
 -- name: drop_queued
--- The same in the queue inside PostgreSQL, for what no consumer holds, whoever serves the partner or nobody: of the first
--- $1 rows of each partner, at most $2. What an earlier holder had done is not counted, and nothing
--- twice: no more is superseded than was selected and not polled. A row of a slot that does not exist, or due more than a day
--- ahead, is of a poll that no relay sent: it is dropped too, else it would stay, and fill the first $1. Fenced by the transaction's lease.
+-- Drop superseded rows of the queue that no consumer holds, whether a consumer serves the partner or not: of the first $1 rows of each
+-- partner, at most $2. Polls that an earlier holder made are not counted, and no poll counts twice: the ledger counts at most those
+-- that were selected and not polled. Rows of a slot that does not exist, or due more than a day ahead, are not from a relay; they are
+-- dropped too, because they would stay and fill the first $1. Fenced by the transaction's lease.
 -- Index: poll_queue_waiting, poll_slots_pkey, poll_done_due.
 WITH waiting AS MATERIALIZED (
   SELECT q.seq, q.due_at, q.slot_id
@@ -57,7 +57,7 @@ WITH waiting AS MATERIALIZED (
          AND w.due_at <= (SELECT clock_timestamp() - interval '1 minute')
        ORDER BY w.due_at, w.seq LIMIT $1)
      UNION ALL
-     (SELECT w.seq, '-infinity', w.slot_id -- over, whatever its slot's interval
+     (SELECT w.seq, '-infinity', w.slot_id -- dropped, whatever its slot's interval
         FROM tickwright.poll_queue w
        WHERE w.partner_no = p.partner_no AND w.owner IS NULL
          AND w.due_at > (SELECT clock_timestamp() + interval '1 day')
@@ -86,9 +86,9 @@ WITH waiting AS MATERIALIZED (
 SELECT coalesce(sum(trackers), 0)::integer AS trackers FROM counted;
 
 -- name: freeze
--- Give the released rows of a shard, oldest first, the next batch number, until the batch has $2 trackers or $3 rows;
--- none while a batch waits to be published. Found by state and never by "id above the last one", so a row that commits
--- late is in a later batch. Fenced by the transaction's lease. Index: scheduler_outbox_waiting.
+-- Give the released rows of a shard, oldest first, the next batch number, until the batch has $2 trackers or $3 rows; none while a
+-- batch waits to be published. Rows are found by their state and not by their id, so a row that commits late is in a later batch.
+-- Fenced by the transaction's lease. Index: scheduler_outbox_waiting.
 WITH waiting AS MATERIALIZED (
   SELECT id, release_at, cardinality(ids) AS trackers FROM tickwright.scheduler_outbox
    WHERE shard = $1 AND batch_no IS NULL AND release_at <= clock_timestamp()
@@ -105,8 +105,7 @@ UPDATE tickwright.scheduler_outbox o SET batch_no = numbered.batch_no
  WHERE o.id = ANY (ARRAY (SELECT id FROM counted WHERE before < $2));
 
 -- name: read_frozen
--- The batch of a shard that waits to be published, its rows in the order that every attempt sends them in.
--- Index: scheduler_outbox_batch.
+-- The batch of a shard that waits to be published; every attempt sends its rows in this order. Index: scheduler_outbox_batch.
 SELECT r.batch_no, o.due_at, o.slot_id, coalesce(p.name, o.partner_no::text) AS partner, o.ids, o.account_nos, o.external_ids
   FROM tickwright.poll_relays r
   JOIN tickwright.scheduler_outbox o ON o.shard = r.shard AND o.batch_no = r.batch_no
@@ -119,11 +118,11 @@ SELECT r.batch_no, o.due_at, o.slot_id, coalesce(p.name, o.partner_no::text) AS 
 SELECT account_no, account_id FROM tickwright.polling_schedule_config WHERE account_no = ANY ($1::integer[]);
 
 -- name: mark_published
--- The batches of a shard up to number $2 are on the topic $3: their rows go, the slice ledger counts them. Fenced by the
--- transaction's lease, and only once per number. For those who look on: in which batches a slice went, where this batch stands
--- (of $4 partitions in $5, from offset $6 to $7; nothing where only the position proved it), and the ends of the partitions with
--- earlier ends that the group has not passed: one each 10 s, or a sixteenth of the lag. Where an end goes back the topic was made
--- anew, and how far the group was in the old one says nothing: it goes. The last $8 batches are kept.
+-- Mark the batches of a shard up to number $2 as published on the topic $3: delete their rows, and count them in the slice ledger.
+-- Fenced by the transaction's lease, and once per number. For explain and for lists it also writes: the batches of each slice; the
+-- offsets of this batch ($4 partitions; in each of $5 from $6 to $7; none when only the position proved it); and the ends of the
+-- partitions, with earlier ends that the group has not passed, one per 10 s or per sixteenth of the lag. An end that goes back means
+-- that the topic was created again: then the group's old position is deleted. The last $8 batches are kept.
 -- Index: scheduler_outbox_batch, poll_slices_pkey, poll_batches_pkey, poll_ends_pkey, poll_reads_pkey.
 WITH relay AS (
   UPDATE tickwright.poll_relays SET published_no = $2, published_at = clock_timestamp()
@@ -162,7 +161,7 @@ WITH relay AS (
          (mark_ends, mark_ats) = (
            WITH kept AS MATERIALIZED (
              SELECT m.ends, m.at FROM unnest(e.mark_ends, e.mark_ats) AS m (ends, at)
-              WHERE m.ends < excluded.end_offset -- more would be of a topic that was made anew since
+              WHERE m.ends < excluded.end_offset -- a greater end is of a topic that was created again
                 AND m.ends > coalesce((SELECT r.position FROM tickwright.poll_reads r
                                         WHERE r.topic = e.topic AND r.partition = e.partition), 0)
            ), marks AS (
@@ -177,8 +176,8 @@ WITH relay AS (
 SELECT coalesce(sum(trackers), 0)::integer AS trackers FROM counted;
 
 -- name: find_batches
--- The batches in which a poll of slot $1 in the minute $2 and partner $3 may have gone to Kafka, those that hold what was
--- released at $4 first; at most $5. One row without a batch where they are forgotten. Index: poll_slices_pkey, poll_batches_pkey.
+-- The batches in which a poll of slot $1, minute $2 and partner $3 may have gone to Kafka, those with rows released at $4 first; at
+-- most $5. One row without a batch when they are deleted. Index: poll_slices_pkey, poll_batches_pkey.
 SELECT l.first_batch_no, l.last_batch_no, b.batch_no, b.topic, b.published_at, b.partition_count, b.partitions, b.first_offsets,
        b.last_offsets, coalesce($4 BETWEEN b.first_release_at AND b.last_release_at, false) AS fits
   FROM tickwright.poll_slices l
@@ -187,18 +186,18 @@ SELECT l.first_batch_no, l.last_batch_no, b.batch_no, b.topic, b.published_at, b
  ORDER BY fits DESC, b.batch_no LIMIT $5;
 
 -- name: group_at
--- How far the consumers are in the partition $2 of topic $1, and who reads it. Index: poll_ends_pkey, poll_reads_pkey.
+-- The position of the consumers in partition $2 of topic $1, and the name of its reader. Index: poll_ends_pkey, poll_reads_pkey.
 SELECT position, read_to, seen_at, reader_name FROM tickwright.poll_lags WHERE topic = $1 AND partition = $2;
 
 -- name: list_partitions
--- How far the consumers are behind, per partition that polls went to within a week: the longest interval. Small: a row per
--- partition. Index: poll_ends_pkey.
+-- The lag of the consumers, per partition that polls went to within a week (the longest interval). Small: a row per partition.
+-- Index: poll_ends_pkey.
 SELECT topic, partition, end_offset, position, lag, read_to, unfinished_since, reader_name AS reader, seen_at
   FROM tickwright.poll_lags WHERE published_at > clock_timestamp() - interval '7 days' ORDER BY topic, partition LIMIT 1000;
 
 -- name: move_to_queue
--- Without Kafka: the released rows of a shard, oldest first and at most $2, go into the queue inside PostgreSQL and are
--- published with that, in one transaction. Fenced by the transaction's lease. Index: scheduler_outbox_waiting.
+-- Without Kafka: publish the released rows of a shard, oldest first and at most $2, by moving them into the queue inside PostgreSQL,
+-- in one transaction. Fenced by the transaction's lease. Index: scheduler_outbox_waiting.
 WITH gone AS (
   DELETE FROM tickwright.scheduler_outbox
    WHERE id = ANY (ARRAY (SELECT id FROM tickwright.scheduler_outbox
@@ -218,13 +217,13 @@ WITH gone AS (
 SELECT coalesce(sum(trackers), 0)::integer AS trackers, (SELECT count(*) FROM gone)::integer AS moved FROM counted;
 
 -- name: next_release_s
--- Seconds until the next row of a shard may go; none where nothing waits. Index: scheduler_outbox_waiting.
+-- Seconds until the next row of a shard is released; no row when none waits. Index: scheduler_outbox_waiting.
 SELECT date_part('epoch', release_at - clock_timestamp()) FROM tickwright.scheduler_outbox
  WHERE shard = $1 AND batch_no IS NULL ORDER BY release_at, id LIMIT 1;
 
 -- name: list_relays
--- What operators see of each shard's relay: what waits, what is frozen, what is published. Bounded: a shard's waiting rows
--- are those of a minute, unless the relay stands. Index: scheduler_outbox_waiting, scheduler_outbox_batch.
+-- Each shard's relay for operators: what waits, what is frozen, what is published. Bounded: a shard's waiting rows are those of a
+-- minute, unless the relay is blocked. Index: scheduler_outbox_waiting, scheduler_outbox_batch.
 SELECT r.shard, r.batch_no, r.published_no, r.published_at,
        w.rows AS waiting_rows, w.trackers AS waiting, w.released, w.oldest_release_at,
        f.rows AS frozen_rows, f.trackers AS frozen, r.stands_since, r.stands_code, r.stands_text
@@ -240,7 +239,7 @@ SELECT r.shard, r.batch_no, r.published_no, r.published_at,
  ORDER BY r.shard;
 
 -- name: adopt_position
--- An operator says what is true: every batch up to number $2 is on the topic, none above is. Lifts the newest number too,
--- where the database had forgotten numbers that it gave, and takes away why the relay stood. Index: poll_relays_pkey.
+-- Set the numbers to an operator's decision: every batch up to number $2 is on the topic, none above is. It raises the newest number
+-- too, when the database was restored without numbers that it gave, and unblocks the relay. Index: poll_relays_pkey.
 UPDATE tickwright.poll_relays SET batch_no = greatest(batch_no, $2), stands_since = NULL, stands_code = NULL, stands_text = NULL
  WHERE shard = $1;

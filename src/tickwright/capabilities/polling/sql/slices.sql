@@ -1,6 +1,6 @@
 -- name: list
--- What became of the turns from $1 to before $2, in slices of $4 minutes, per partner; a turn that is still to come, or
--- late, counts with what its slot held in its last one. Index: poll_slices_pkey.
+-- Counts of the slots' minutes from $1 to before $2, in slices of $4 minutes, per partner. A minute that is to come, or late, counts
+-- the trackers of the slot's last selection. Index: poll_slices_pkey.
 WITH turn AS (
   SELECT due_at, partner_no, selected + skipped + deferred AS expected, selected, skipped, deferred, published, polled, late, superseded, coalesced
     FROM tickwright.poll_slices
@@ -20,7 +20,7 @@ SELECT date_bin(make_interval(mins => $4), turn.due_at, 'epoch') AS due_at, p.na
  GROUP BY 1, 2 ORDER BY 1 DESC, 2;
 
 -- name: before
--- The newest turn before $1. Index: poll_slices_pkey, read backwards.
+-- The newest minute before $1. Index: poll_slices_pkey, read backwards.
 SELECT max(due_at) FROM tickwright.poll_slices WHERE due_at < $1 AND ($2::smallint IS NULL OR partner_no = $2);
 
 -- name: clock
@@ -28,8 +28,8 @@ SELECT max(due_at) FROM tickwright.poll_slices WHERE due_at < $1 AND ($2::smalli
 SELECT clock_timestamp() AS now, (SELECT partner_no FROM tickwright.partners WHERE name = $1) AS partner_no;
 
 -- name: turns
--- The last turns of their slots that lie from $1 to before $2, and how many minutes from now each may be released: one of
--- a wheel a minute. A turn whose next one comes before that is left to it. Small: a row per slot.
+-- Slots with their last minute from $1 to before $2, and in how many minutes each may be released: one slot of a wheel per minute.
+-- Without slots whose next minute comes before that. Small: a row per slot.
 SELECT slot_id, prev_due_at AS due_at, n::integer AS wait_minutes
   FROM (SELECT slot_id, prev_due_at, next_due_at,
                row_number() OVER (PARTITION BY interval_minutes ORDER BY prev_due_at, slot_id) AS n
@@ -37,19 +37,19 @@ SELECT slot_id, prev_due_at AS due_at, n::integer AS wait_minutes
  WHERE next_due_at > clock_timestamp() + make_interval(mins => n::integer + 1) ORDER BY prev_due_at, slot_id;
 
 -- name: count_turns
--- How many turns lie from $1 to before $2. Index: poll_slices_pkey.
+-- How many slots were selected from $1 to before $2. Index: poll_slices_pkey.
 SELECT count(DISTINCT (due_at, slot_id)) FROM tickwright.poll_slices WHERE due_at >= $1 AND due_at < $2 AND NOT coalesced;
 
 -- name: lock_turn
--- Keep the selector away from a slot while its last turn is looked at; no row when another one came. Index: poll_slots_pkey.
+-- Exclude the selector from a slot while its last minute is replayed; no row when a later one was selected. Index: poll_slots_pkey.
 SELECT slot_id FROM tickwright.poll_slots WHERE slot_id = $1 AND prev_due_at = $2 FOR UPDATE;
 
 -- name: missing
--- The trackers that stand in a slot since before its last turn, would be selected for it, and have no answer to it and no poll on its
--- way. Not those of capped accounts: who of them was left to a later turn is not known any more. Nor, unless $4, those "held": whose
--- partner's turn went to Kafka in batches that the group has not passed (1), or of which one stands nobody knows where (2). A position that
--- was told before the batch says nothing of it; ends below the batch's offsets are of a topic that was made anew since, without it.
--- Indexes: trackers_place, poll_done_due, poll_slices_pkey, poll_batches_pkey.
+-- Trackers of a slot since before its last minute that would be selected for it, and have neither an answer nor a poll on its way. Not
+-- those of accounts with a cap: which of them were deferred is not recorded. Unless $4, "held" trackers are left out: their partner's
+-- polls went to Kafka in batches that the group has not passed (1), or in a batch with unknown offsets (2). A position that was
+-- reported before the batch proves nothing about it. An end below the batch's offsets is of a topic that was created again, without
+-- the batch. Indexes: trackers_place, poll_done_due, poll_slices_pkey, poll_batches_pkey.
 unpassed AS MATERIALIZED (
   SELECT l.partner_no,
          CASE WHEN EXISTS (
@@ -90,16 +90,16 @@ unpassed AS MATERIALIZED (
 );
 
 -- name: count_missing
--- How many trackers a replay of one turn would poll, and how many it leaves out. Indexes: trackers_place, poll_done_due.
+-- How many trackers a replay of one slot would poll, and how many it leaves out. Indexes: trackers_place, poll_done_due.
 WITH {missing}
 SELECT count(*) FILTER (WHERE held IS NULL) AS trackers, count(*) FILTER (WHERE held = 1) AS unread,
        count(*) FILTER (WHERE held = 2) AS unknown
   FROM unanswered;
 
 -- name: replay
--- Put what is missing of one turn into the outbox again, under the same due seconds, released over the minute that begins
--- $5 minutes from now; $6 trackers to a row at most, $7 relays. The ledger says of them that they are not published.
--- In the transaction that locked the turn. Indexes: trackers_place, poll_done_due, poll_slices_pkey.
+-- Put the missing polls of one slot into the outbox again, with the same due seconds, released over the minute that begins $5 minutes
+-- from now; at most $6 trackers in a row, $7 relays. The ledger counts them as not published. Runs in the transaction that locked the
+-- slot. Indexes: trackers_place, poll_done_due, poll_slices_pkey.
 WITH {missing}, second AS (
   SELECT second, partner_no, array_agg(id ORDER BY id) AS ids, array_agg(account_no ORDER BY id) AS account_nos,
          array_agg(external_id ORDER BY id) AS external_ids
@@ -127,12 +127,12 @@ SELECT count(*) FILTER (WHERE held IS NULL) AS trackers, count(*) FILTER (WHERE 
   FROM unanswered;
 
 -- name: released
--- When the last row of a turn is released that waits $1 minutes. Small: no table.
+-- When the last row of a slot is released that waits $1 minutes. Small: no table.
 SELECT date_trunc('minute', clock_timestamp()) + make_interval(mins => $1 + 1);
 
 -- name: heat
--- What became of the turns from $1 to before $2, in cells of $4 minutes, of all partners or of the number $3; a turn that is still to
--- come, or late, counts with what its slot held in its last one. peak is the fullest ten seconds of a cell. Index: poll_slices_pkey.
+-- Counts of the slots' minutes from $1 to before $2, in cells of $4 minutes, of all partners or of the number $3. A minute that is to
+-- come, or late, counts the trackers of the slot's last selection. peak is the fullest ten seconds of a cell. Index: poll_slices_pkey.
 WITH turn AS (
   SELECT due_at, selected + skipped + deferred AS expected, selected, skipped, deferred, published, polled, late, superseded, coalesced, loads
     FROM tickwright.poll_slices
@@ -159,6 +159,6 @@ SELECT date_bin(make_interval(mins => $4), due_at, 'epoch') AS from_at,
   FROM minute GROUP BY 1 ORDER BY 1;
 
 -- name: last_turns
--- How many slots have their last turn in each cell of $3 minutes from $1 to before $2: what a replay can look at. Small: a row per slot.
+-- How many slots have their last minute in each cell of $3 minutes from $1 to before $2; a replay can read these. Small: a row per slot.
 SELECT date_bin(make_interval(mins => $3), prev_due_at, 'epoch') AS from_at, count(*) AS turns
   FROM tickwright.poll_slots WHERE prev_due_at >= $1 AND prev_due_at < $2 GROUP BY 1;

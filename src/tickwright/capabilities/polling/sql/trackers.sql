@@ -1,5 +1,5 @@
 -- name: shown
--- The columns of a tracker as callers see it.
+-- The columns of a tracker that callers see.
 v.id, v.account_id, v.partner, v.external_id, v.status, coalesce(t.status_at, i.status_at) AS status_at,
 tickwright.shown_at(v.created_at) AS created_at, tickwright.shown_at(v.last_polled_at) AS last_polled_at, v.next_poll_at,
 tickwright.shown_at(v.tracking_until) AS tracking_until, coalesce(t.skip_until, i.skip_until) AS skip_until, v.ended_at,
@@ -14,19 +14,19 @@ SELECT {shown}
  WHERE v.id = ANY ($1::bigint[]) ORDER BY v.id DESC;
 
 -- name: scan_events
--- The last scan events of a tracker that polls brought, newest last. Index: trackers_pkey.
+-- The last scan events of a tracker, from its polls, newest last. Index: trackers_pkey.
 SELECT (e.value ->> 'at')::timestamptz AS at, e.value ->> 'text' AS text
   FROM tickwright.trackers t CROSS JOIN LATERAL jsonb_array_elements(t.events) WITH ORDINALITY AS e (value, n)
  WHERE t.id = $1 ORDER BY e.n;
 
 -- name: numbers
--- The numbers of an account and of a partner, of which either may be unknown. Indexes: polling_schedule_config_pkey, partners_pkey.
+-- The numbers of an account and of a partner; NULL when unknown. Indexes: polling_schedule_config_pkey, partners_pkey.
 SELECT (SELECT account_no FROM tickwright.polling_schedule_config WHERE account_id = $1) AS account_no,
        (SELECT partner_no FROM tickwright.partners WHERE name = $2) AS partner_no;
 
 -- name: page
--- Ids behind $1 that fit, of the next $7 that are looked at, newest first; and whether these were all there are. $5: only in one of these
--- states. Indexes: trackers_pkey and tracker_intake_pkey, read backwards.
+-- Ids below $1 that pass the filters, of the next $7 trackers, newest first; and whether no trackers are left. $5: the states to
+-- return. Indexes: trackers_pkey and tracker_intake_pkey, read backwards.
 WITH looked AS MATERIALIZED (
   SELECT id, account_no, partner_no, status, state FROM (
     (SELECT id, account_no, partner_no, status, CASE WHEN ended_at IS NULL THEN 'placed' ELSE 'ended' END AS state FROM tickwright.trackers
@@ -45,8 +45,8 @@ SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, (SELECT min(id) F
        (SELECT count(*) FROM looked) < $7 AS whole;
 
 -- name: page_of_few
--- The same for an account with few trackers: all of them are looked at, down to the last of $7 that wait.
--- Indexes: trackers_account, tracker_intake_pkey. Adding 0 keeps the planner from walking along trackers_pkey, past everybody else's.
+-- The same for an account with few trackers: it reads all of them, down to the last of $7 waiting ones. Adding 0 prevents a walk along
+-- trackers_pkey over all other accounts' trackers. Indexes: trackers_account, tracker_intake_pkey.
 WITH waiting AS MATERIALIZED (
   SELECT id, account_no, partner_no, status FROM tickwright.tracker_intake WHERE id < $1 ORDER BY id DESC LIMIT $7
 ), edge AS MATERIALIZED (
@@ -65,8 +65,8 @@ WITH waiting AS MATERIALIZED (
 SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, edge.id AS lowest_id, edge.id = 0 AS whole FROM edge;
 
 -- name: page_by_external
--- Trackers that fit whose external ids lie behind $1 (of the partner $8 and above, where it is the same) and before $9, in the order of
--- these, of the next $7 that are looked at; $2 to $6 as in page. Indexes: trackers_external, tracker_intake_external_id_partner_no_key.
+-- Trackers that pass the filters with external ids after $1 (or equal, of a partner above $8) and before $9, in that order, of the next
+-- $7 trackers; $2 to $6 as in page. Indexes: trackers_external, tracker_intake_external_id_partner_no_key.
 WITH looked AS MATERIALIZED (
   SELECT external_id, partner_no, id, account_no, status, state FROM (
     (SELECT external_id, partner_no, id, account_no, status, CASE WHEN ended_at IS NULL THEN 'placed' ELSE 'ended' END AS state
@@ -105,11 +105,11 @@ SELECT tickwright.account_number($1::text);
 SELECT count(tickwright.account_number(wanted)) FROM unnest($1::text[]) AS wanted;
 
 -- name: partner_names
--- Who can be polled. Small: a row per partner.
+-- The names of all partners. Small: a row per partner.
 SELECT name FROM tickwright.partners;
 
 -- name: register
--- Put one tracker into the intake, unless it waits there. Indexes: polling_schedule_config_pkey, partners_pkey.
+-- Put one tracker into the intake, unless it is there. Indexes: polling_schedule_config_pkey, partners_pkey.
 INSERT INTO tickwright.tracker_intake (account_no, partner_no, status, external_id, tracking_until)
 SELECT c.account_no, p.partner_no, coalesce($4::text, 'registered'), $3::text,
        coalesce($5::timestamptz, now() + make_interval(days => c.max_age_days))
@@ -127,12 +127,12 @@ SELECT found.id
  WHERE p.name = $2::text ORDER BY found.place LIMIT 1;
 
 -- name: unregister
--- Take back what was put into the intake just now. Index: tracker_intake_pkey.
+-- Remove a row that was just put into the intake. Index: tracker_intake_pkey.
 DELETE FROM tickwright.tracker_intake WHERE id = $1::bigint RETURNING id;
 
 -- name: register_many
--- Put trackers into the intake that are not there and not placed; two uploads of one file insert in one order, so that
--- neither waits for the other in a circle. Indexes: polling_schedule_config_pkey, partners_pkey, trackers_external.
+-- Put trackers into the intake that are neither there nor placed. Rows are inserted in one order, so two imports of one file cannot
+-- deadlock. Indexes: polling_schedule_config_pkey, partners_pkey, trackers_external.
 INSERT INTO tickwright.tracker_intake (account_no, partner_no, external_id, status, tracking_until)
 SELECT c.account_no, p.partner_no, u.external_id, coalesce(u.status, 'registered'),
        coalesce(u.tracking_until, now() + make_interval(days => c.max_age_days))
@@ -154,7 +154,7 @@ SELECT i.id, i.status, i.status_at, i.external_id, NULL::timestamptz AS ended_at
  WHERE i.id = $1 FOR UPDATE OF i;
 
 -- name: lock_placed
--- One tracker that has its place or has ended, locked. Index: trackers_pkey.
+-- One tracker that is placed or has ended, locked. Index: trackers_pkey.
 SELECT t.id, t.status, t.status_at, t.external_id, t.ended_at, c.account_id, c.polling_interval_minutes,
        p.name AS partner, p.settings->'terminal_statuses' AS terminal, clock_timestamp() AS now
   FROM tickwright.trackers t
@@ -163,7 +163,7 @@ SELECT t.id, t.status, t.status_at, t.external_id, t.ended_at, c.account_id, c.p
  WHERE t.id = $1 FOR UPDATE OF t;
 
 -- name: end_waiting
--- End a tracker before it got its place, by $2: it is kept as any other ended one. Index: tracker_intake_pkey.
+-- End a tracker before it is placed, by $2; it is kept as any other ended one. Index: tracker_intake_pkey.
 WITH taken AS (DELETE FROM tickwright.tracker_intake WHERE id = $1 RETURNING *)
 INSERT INTO tickwright.trackers
        (id, created_at, tracking_until, last_polled_at, status_at, skip_until, ended_at, ended_by, account_no, partner_no, status, external_id)
@@ -172,7 +172,7 @@ SELECT id, created_at, tracking_until, last_polled_at, status_at, skip_until, cl
 RETURNING ended_at;
 
 -- name: end_placed
--- Poll a tracker no more, which $2 ended; what the ledger knew of its last poll goes into its row. Indexes: trackers_pkey, poll_done_due.
+-- End a placed tracker, by $2; its row gets the instant of the last poll from the ledger. Indexes: trackers_pkey, poll_done_due.
 UPDATE tickwright.trackers t
    SET ended_at = clock_timestamp(), ended_by = $2, place = NULL,
        last_polled_at = (SELECT v.last_polled_at FROM tickwright.shipment_polling_tracker v WHERE v.id = t.id)
@@ -180,35 +180,35 @@ UPDATE tickwright.trackers t
 RETURNING ended_at;
 
 -- name: note_event
--- Remember the sender's id of a piece of news; no row when it came before. Index: tracker_events_pkey.
+-- Store the sender's id of an event; no row when it is stored already. Index: tracker_events_pkey.
 INSERT INTO tickwright.tracker_events (tracker_id, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING tracker_id;
 
 -- name: forget_events
--- Forget two ids of news from before $1, whoever sent them; with each new one, so that the table holds a week.
+-- Delete two event ids from before $1, of any sender. It runs with each new one, so that the table holds a week.
 -- Index: tracker_events_age.
 DELETE FROM tickwright.tracker_events
  WHERE ctid = ANY (ARRAY (SELECT ctid FROM tickwright.tracker_events WHERE received_at < clock_timestamp() - $1::interval
                            ORDER BY received_at LIMIT 2 FOR UPDATE SKIP LOCKED));
 
 -- name: event_waiting
--- News of a tracker without a place: it takes them along. Index: tracker_intake_pkey.
+-- Apply an event to a tracker that waits for its place. Index: tracker_intake_pkey.
 UPDATE tickwright.tracker_intake
    SET status = $2, status_at = $3, skip_until = clock_timestamp() + make_interval(mins => $4) WHERE id = $1
 RETURNING skip_until;
 
 -- name: event_placed
--- News of a tracker that somebody else brought: not polled before $4 minutes from now. Index: trackers_pkey; the row stays HOT.
+-- Apply an event to a placed tracker: it is not polled before $4 minutes from now. Index: trackers_pkey; the row stays HOT.
 UPDATE tickwright.trackers
    SET status = $2, status_at = $3, skip_until = clock_timestamp() + make_interval(mins => $4) WHERE id = $1
 RETURNING skip_until;
 
 -- name: set_events_destination
--- Say where news of trackers go, for those who change trackers by plain SQL. One row.
+-- Store the destination of poll events, for programs that change trackers by plain SQL. One row.
 UPDATE tickwright.poll_news SET destination = $1 WHERE destination <> $1;
 
 -- name: explain
--- Everything that decides where a tracker is. Primary keys, poll_done_due, and the rows of one second of one slot in
--- scheduler_outbox and poll_queue, which are read whole: they hold a minute or two.
+-- Everything that decides where a tracker is. Index: primary keys, poll_done_due; it reads all rows of one second of one slot in
+-- scheduler_outbox and poll_queue, which hold a minute or two.
 WITH tracker AS MATERIALIZED (
   SELECT t.id, t.status, t.status_at, t.skip_until, t.ended_at, t.ended_by, t.tracking_until, t.created_at, t.last_polled_at, t.place,
          t.account_no, t.partner_no, false AS waiting
@@ -242,7 +242,7 @@ SELECT f.*, clock_timestamp() AS now, v.next_poll_at, v.last_polled_at AS answer
        (SELECT j.lease_until > clock_timestamp() FROM tickwright.job_config j WHERE j.job_name = 'registrar') AS registrar_lives,
        (SELECT j.lease_until > clock_timestamp() FROM tickwright.job_config j WHERE j.job_name = 'selector') AS selector_lives
   FROM facts f
-  JOIN tickwright.shipment_polling_tracker v ON v.id = $1 -- not f.id: the view is read by a value, never whole
+  JOIN tickwright.shipment_polling_tracker v ON v.id = $1 -- a value, not f.id: with f.id PostgreSQL would read the whole view
   LEFT JOIN LATERAL (
     SELECT o.release_at, o.batch_no FROM tickwright.scheduler_outbox o
      WHERE o.slot_id = f.slot_id AND o.due_at = f.turn_at AND o.partner_no = f.partner_no AND f.id = ANY (o.ids) LIMIT 1) AS o ON true

@@ -1,6 +1,6 @@
 -- name: add_wheel
--- Make the wheel of an interval: a slot per minute of it, each next due at its own minute, two minutes ahead at the least.
--- Twice is harmless: one transaction at a time makes wheels. No wheel goes beyond the last slot whose places fit an integer.
+-- Create the wheel of an interval: a slot per minute, each first due at its own minute, at least two minutes ahead. Repeating it does
+-- nothing; one transaction at a time creates wheels. No wheel goes beyond the last slot whose places fit an integer.
 -- Index: poll_wheels_pkey.
 WITH one_at_a_time AS MATERIALIZED (
   SELECT FROM tickwright.poll_news FOR UPDATE
@@ -21,17 +21,16 @@ SELECT wheel.first_slot_id + slot.minute, $1,
   FROM wheel, soon, generate_series(0, $1 - 1) AS slot (minute);
 
 -- name: missing_wheels
--- Intervals that accounts have and no wheel has yet. Small: a row per account.
+-- Intervals of accounts that have no wheel yet. Small: a row per account.
 SELECT DISTINCT polling_interval_minutes FROM tickwright.polling_schedule_config
 EXCEPT SELECT interval_minutes FROM tickwright.poll_wheels;
 
 -- name: place_new
--- Move registered trackers from the intake to their places: the next ones of their (partner, interval) sequence. At most
--- $1 of them, oldest first. Whoever is registered already is dropped, and leaves a place of the sequence empty. They
--- are written in the order of their places, so that a turn finds many of its trackers on one page. When it was placed is
--- noted where created_at is much older: NULL costs no room.
--- Only those whose account has its wheel: the others wait for it, and so do those whose account somebody is changing. The
--- share of the account keeps its interval until this is committed. Index: tracker_intake_pkey, poll_places_pkey, trackers_external.
+-- Move at most $1 trackers, oldest first, from the intake to the next places of their (partner, interval) sequence. A tracker that is
+-- placed already is dropped, and its place in the sequence stays empty. Rows are written in the order of their places, so that a
+-- selection finds many of its trackers on one page. placed_at is NULL, which needs no space, unless created_at is much older.
+-- Trackers wait in the intake while their account has no wheel or is being changed; the share lock keeps the account's interval until
+-- the commit. Index: tracker_intake_pkey, poll_places_pkey, trackers_external.
 WITH ready AS MATERIALIZED (
   SELECT i.id, c.polling_interval_minutes AS interval_minutes, w.first_slot_id
     FROM tickwright.tracker_intake i
@@ -70,9 +69,9 @@ WITH ready AS MATERIALIZED (
 SELECT (SELECT count(*) FROM taken) AS taken, (SELECT count(*) FROM placed) AS placed;
 
 -- name: pass_missed
--- Turns that passed while nobody selected: each slot remembers its last one and goes on with the first that is still
--- ahead; the turns before are rows of the slice ledger, a hundred a slot at most. $1: turns before this are missed.
--- Writes a row per slot and reads no tracker. Small: a row per slot.
+-- Pass slots that were due before $1 and not selected: each keeps its last missed minute and continues with the first one from $1 on.
+-- Earlier missed minutes become rows of the slice ledger, at most a hundred per slot. Writes a row per slot and reads no tracker.
+-- Small: a row per slot.
 WITH missed AS (
   SELECT s.slot_id, s.interval_minutes, s.next_due_at AS first_at, s.missed_due_at,
          floor(date_part('epoch', $1::timestamptz - s.next_due_at) / (60 * s.interval_minutes))::integer
@@ -93,23 +92,22 @@ UPDATE tickwright.poll_slots s
 RETURNING s.slot_id;
 
 -- name: due_slots
--- The turns that are due until $1, in order of their instants. Small: a row per slot.
+-- The slots that are due until $1, in order of their instants. Small: a row per slot.
 SELECT next_due_at, array_agg(slot_id ORDER BY slot_id) AS slots
   FROM tickwright.poll_slots WHERE next_due_at <= $1 GROUP BY next_due_at ORDER BY next_due_at;
 
 -- name: lock_slot
--- Wait for moves that are under way. A statement of its own: a later one sees what they have committed, while a statement
--- that waits goes on with the trackers as they were when it began. The transaction may then hash a slot's trackers in
--- memory instead of sorting them, and reads them by their places, whatever the planner believes of a range.
--- Index: poll_slots_pkey.
+-- Wait for running moves. It is a statement of its own: the next statement sees what they committed, while a statement that waits
+-- itself would read the trackers as they were before. It also sets the transaction's planner: a slot's trackers may be hashed in
+-- memory instead of sorted, and are read by their places, whatever the planner estimates for the range. Index: poll_slots_pkey.
 SELECT slot_id, set_config('work_mem', '64MB', true), set_config('enable_seqscan', 'off', true)
   FROM tickwright.poll_slots WHERE slot_id = $1 FOR UPDATE;
 
 -- name: select_slot
--- Select the turn $2 of slot $1: advance it, put its trackers into the outbox by second and partner ($3 trackers
--- to a row at most), and open the slice ledger. A missed turn that the slot still had is done with this one. That the
--- slot advances in this transaction makes (tracker, due second) unique. A selector that stalled selects nothing whose
--- minute has begun: that turn is missed, and caught up. Index: poll_slots_pkey, trackers_place.
+-- Select slot $1 for its minute $2: advance it, put its trackers into the outbox by second and partner (at most $3 trackers in a row),
+-- and open the slice ledger. It includes a missed minute of the slot. The slot advances in this transaction, which makes (tracker, due
+-- second) unique. A minute that has begun is not selected, for example after a stall: it is missed, and caught up.
+-- Index: poll_slots_pkey, trackers_place.
 WITH slot AS (
   UPDATE tickwright.poll_slots s
      SET prev_due_at = s.next_due_at, next_due_at = s.next_due_at + make_interval(mins => s.interval_minutes), missed_due_at = NULL
@@ -124,13 +122,13 @@ WITH slot AS (
 ), {selection};
 
 -- name: next_missed
--- Per wheel the slot whose trackers wait longest for their poll, compared with their interval. Small: a row per slot.
+-- Per wheel the missed slot with the trackers that have waited longest for a poll. Small: a row per slot.
 SELECT DISTINCT ON (interval_minutes) slot_id, missed_due_at
   FROM tickwright.poll_slots WHERE missed_due_at IS NOT NULL AND next_due_at > $1
  ORDER BY interval_minutes, prev_due_at NULLS FIRST, missed_due_at;
 
 -- name: select_missed
--- Select the missed turn of slot $1: as select_slot, released over the minute from $2 on.
+-- Select the missed minute of slot $1: as select_slot, released over the minute from $2 on.
 WITH slot AS (
   UPDATE tickwright.poll_slots s
      SET prev_due_at = old.missed_due_at, missed_due_at = NULL
@@ -142,21 +140,21 @@ WITH slot AS (
 ), {selection};
 
 -- name: clock
--- The database's clock, and the next whole minute: a turn that has begun by then is missed.
+-- The database's clock, and the next whole minute: a slot that was due before it is missed.
 SELECT clock_timestamp() AS now, to_timestamp(60 * ceil(date_part('epoch', clock_timestamp()) / 60)) AS next_minute;
 
 -- name: newest_slice
--- What the selector has done: the newest minute over which it released anything. Index: job_config_pkey.
+-- The newest minute over which the selector released polls. Index: job_config_pkey.
 SELECT slice_start FROM tickwright.job_config WHERE job_name = $1;
 
 -- name: note_slice
--- Say at the lease which minute the selector works on, as the source document has it. Index: job_config_pkey.
+-- Note in the lease's row which minute the selector works on, as the source document requires. Index: job_config_pkey.
 UPDATE tickwright.job_config SET slice_start = $2, slice_end = $2::timestamptz + interval '1 minute' WHERE job_name = $1;
 
 -- name: passed_slots
--- The last minute of each slot that is over, of those behind slot $2's of minute $1, in that order. By the clock: what the
--- selector did last may lie a minute ahead, and with an interval of one or two minutes always does. A minute that nobody
--- selected is over, too. Small: a row per slot.
+-- The last minute of each slot that is over, after minute $1 of slot $2, in order. It goes by the clock and not by what the selector
+-- did: that may be a minute ahead, and always is with an interval of one or two minutes. A minute that was not selected is over, too.
+-- Small: a row per slot.
 WITH minute AS MATERIALIZED (
   SELECT floor(date_part('epoch', clock_timestamp()) / 60)::bigint - 1 AS last
 )
@@ -169,10 +167,10 @@ SELECT s.slot_id, s.interval_minutes, turn.due_at
  WHERE (turn.due_at, s.slot_id) > ($1::timestamptz, $2::integer) ORDER BY turn.due_at, s.slot_id;
 
 -- name: end_aged
--- End the trackers of slot $1 that were tracked for as long as was asked, at most $2, and tell $3 of each. What the ledger
--- knows of their last poll goes with them: without a place nobody finds it there. "+ 0": ordered by the bare id, the
--- planner would read all trackers by their ids until it has enough. Who is locked by somebody's open transaction ends
--- behind the next turn: nobody waits for it. Index: trackers_place, poll_done_due.
+-- End at most $2 trackers of slot $1 whose tracking time is over, and send an event of each to $3. Each row gets the instant of its
+-- last poll from the ledger, where a tracker without a place is not found. "+ 0": ordered by the bare id, the planner would read all
+-- trackers by id until it has enough. A tracker that another transaction locks ends after the slot's next minute.
+-- Index: trackers_place, poll_done_due.
 WITH over AS MATERIALIZED (
   SELECT old.id FROM tickwright.trackers old
    WHERE old.place BETWEEN $1::integer * 60 AND $1::integer * 60 + 59 AND old.tracking_until <= clock_timestamp()
@@ -199,17 +197,18 @@ WITH over AS MATERIALIZED (
 SELECT count(*) FROM aged;
 
 -- name: forget_done
--- Delete what the ledger holds of slot $1 from before its last three turns and the ten minutes before them, which the judge
--- of short intervals, who comes behind a turn, late messages and explain still ask for. Index: poll_done_due.
+-- Delete rows of slot $1 in the ledger of done polls from before its last three minutes and ten minutes more. Newer ones are still
+-- read: by the freshness judge, which with short intervals works after the next minute, for late messages, and by explain.
+-- Index: poll_done_due.
 DELETE FROM tickwright.poll_done d
  USING tickwright.poll_slots s
  WHERE s.slot_id = $1 AND d.slot_id = s.slot_id
    AND d.due_at < s.prev_due_at - 2 * make_interval(mins => s.interval_minutes) - interval '10 minutes';
 
 -- name: forget_slices
--- Delete what the slice ledger holds of slot $1 whose last turn was $2: up to a hundred of its turns, those that are an
--- interval older than $3, so that the turn before each that is kept is kept, for levelling and alerts; and at most $4 rows of
--- whatever slot that are an interval of a week older, which nobody looked after in time. Index: poll_slices_pkey.
+-- Delete rows of slot $1, last due at $2, in the slice ledger: up to a hundred minutes that are an interval older than $3. So the
+-- minute before each kept one is kept, for levelling and alerts. Also at most $4 rows of any slot that are seven days older than $3,
+-- which were not deleted in time. Index: poll_slices_pkey.
 WITH turn AS (
   SELECT $2::timestamptz - n * make_interval(mins => interval_minutes) AS due_at
     FROM tickwright.poll_slots
@@ -225,7 +224,7 @@ DELETE FROM tickwright.poll_slices
      WHERE due_at < $2 - $3 - interval '7 days' ORDER BY due_at LIMIT $4));
 
 -- name: changed_accounts
--- Accounts whose trackers still stand on another interval's wheel, by both intervals. Small: a row per account.
+-- Accounts with trackers on the wheel of another interval, by both intervals. Small: a row per account.
 SELECT source, c.polling_interval_minutes AS target, array_agg(c.account_no) AS accounts
   FROM tickwright.polling_schedule_config c CROSS JOIN unnest(c.stands_on) AS source
  GROUP BY 1, 2 ORDER BY 1, 2;
@@ -235,18 +234,18 @@ SELECT source, c.polling_interval_minutes AS target, array_agg(c.account_no) AS 
 SELECT first_slot_id, first_slot_id + interval_minutes AS after_slot_id FROM tickwright.poll_wheels WHERE interval_minutes = $1;
 
 -- name: move_to_wheel
--- Move trackers of the accounts $2 from slot $1 to the wheel of interval $3: the next $4 of them behind id $5. The shared
--- locks on both sides' slots keep the selector out until this is committed, so a tracker is in one turn or in the
--- other, never in both or in none; it moves only to a turn that is still ahead and behind its last one, and not to a slot
--- that is still to be caught up, which would poll it twice for one outage. Who is locked by somebody's open transaction
--- stays and is not seen: the selector would have to wait for it, too. "+ 0" as in end_aged. Index: trackers_place, poll_done_due.
+-- Move trackers of the accounts $2 from slot $1 to the wheel of interval $3: the next $4 with ids above $5. Shared locks on the slots
+-- of both sides exclude the selector until the commit, so that a tracker is selected in exactly one of the two slots. A tracker moves
+-- only to a slot whose next minute is ahead and after the old slot's last one. It does not move to a slot that is to be caught up,
+-- which would poll it twice for one outage. Trackers that another transaction locks stay: waiting for them would block the selector.
+-- "+ 0" as in end_aged. Index: trackers_place, poll_done_due.
 WITH locked AS MATERIALIZED (
   SELECT slot_id, next_due_at, prev_due_at, missed_due_at FROM tickwright.poll_slots
    WHERE slot_id = $1 OR interval_minutes = $3 ORDER BY slot_id FOR SHARE
 ), chosen AS MATERIALIZED (
   SELECT t.id, t.partner_no, t.place FROM tickwright.trackers t
    WHERE t.place BETWEEN $1 * 60 AND $1 * 60 + 59 AND t.account_no = ANY ($2::integer[]) AND t.id + 0 > $5
-     AND (SELECT count(*) FROM locked) > 0 -- the slots first
+     AND (SELECT count(*) FROM locked) > 0 -- lock the slots first
    ORDER BY t.id + 0 LIMIT $4 FOR UPDATE OF t SKIP LOCKED
 ), moving AS (
   SELECT s.*, row_number() OVER (PARTITION BY s.partner_no ORDER BY s.id) AS n FROM chosen s
@@ -277,12 +276,12 @@ WITH locked AS MATERIALIZED (
 SELECT (SELECT count(*) FROM chosen) AS seen, (SELECT count(*) FROM moved) AS moved, (SELECT max(id) FROM chosen) AS last_id;
 
 -- name: still_on_wheel
--- Whether any tracker of the accounts $2 still stands on the slots from $1 to before $3. Index: trackers_place.
+-- Whether any tracker of the accounts $2 is still in the slots from $1 to before $3. Index: trackers_place.
 SELECT EXISTS (SELECT FROM tickwright.trackers
                 WHERE place BETWEEN $1::integer * 60 AND $3::integer * 60 - 1 AND account_no = ANY ($2::integer[]));
 
 -- name: note_placed
--- No tracker of the accounts $1 stands on the wheel of interval $3 any more, unless their interval, $2, was changed again.
+-- Note that no tracker of the accounts $1 is left on the wheel of interval $3, unless their interval, $2, was changed again.
 UPDATE tickwright.polling_schedule_config
    SET stands_on = array_remove(stands_on, $3),
        placed_interval_minutes = CASE WHEN array_remove(stands_on, $3) = '{}' THEN polling_interval_minutes
@@ -290,7 +289,7 @@ UPDATE tickwright.polling_schedule_config
  WHERE account_no = ANY ($1::integer[]) AND polling_interval_minutes = $2;
 
 -- name: loads
--- What the last turn of each slot of a wheel counted, in buckets of ten seconds. Index: poll_slices_pkey.
+-- What the last selection of each slot of a wheel counted, in buckets of ten seconds. Index: poll_slices_pkey.
 SELECT s.slot_id, s.next_due_at, s.prev_due_at, l.partner_no, l.loads
   FROM tickwright.poll_slots s
   JOIN tickwright.poll_slices l ON l.due_at = s.prev_due_at AND l.slot_id = s.slot_id AND l.partner_no > 0
@@ -298,9 +297,10 @@ SELECT s.slot_id, s.next_due_at, s.prev_due_at, l.partner_no, l.loads
  ORDER BY l.partner_no, s.slot_id;
 
 -- name: level_bucket
--- Move $3 trackers of partner $2 from the bucket that begins at place $1 to the one that begins at place $4, spread over
--- its ten seconds, and correct what both slots' last turns counted. As move_to_wheel, and never to a turn behind the own
--- next one, so that nobody waits longer for it; others in place of those who are locked. "+ 0" as in end_aged. Index: trackers_place, poll_slices_pkey.
+-- Move $3 trackers of partner $2 from the bucket that begins at place $1 to the one that begins at place $4, spread over its ten
+-- seconds, and correct the counts of both slots' last selections. As move_to_wheel, and never to a slot that is due after the tracker's
+-- own next minute, so that no tracker waits longer. It skips locked trackers and takes others. "+ 0" as in end_aged.
+-- Index: trackers_place, poll_slices_pkey.
 WITH locked AS MATERIALIZED (
   SELECT slot_id, next_due_at, prev_due_at, missed_due_at FROM tickwright.poll_slots
    WHERE slot_id IN ($1::integer / 60, $4::integer / 60) ORDER BY slot_id FOR SHARE

@@ -1,6 +1,6 @@
-"""Accounts: how often their trackers are polled, how fresh they are, and what a change would do to the load.
+"""Accounts: how often their trackers are polled, how fresh they are, and a preview of a change's load.
 
-Nothing here moves a tracker: the corrector looks for an interval that differs from the placed one, and every selection
+Nothing here moves a tracker: the corrector finds an interval that differs from the placed one, and every selection
 reads which accounts are paused. So a change counts from the next slot on, in every process, without a restart.
 """
 
@@ -39,9 +39,8 @@ class AccountView(msgspec.Struct, kw_only=True):
     """How often an account's trackers are polled.
 
     Attributes:
-        polling_interval_minutes: As it was set.
         placed_interval_minutes: Of its trackers' wheel; the corrector moves them when the two differ.
-        max_age_days: How long new trackers are polled, unless their registration says otherwise.
+        max_age_days: How long new trackers are polled, unless their registration sets another end.
         polls_per_slice_max: Trackers that are polled in five minutes at most; the others are deferred in rotation.
         freshness_objective: The share of its polls that is to be made within 1.1 intervals of the one before.
         paused_at: Since when its trackers are not selected.
@@ -111,8 +110,7 @@ class PartnerLoad(msgspec.Struct, kw_only=True):
 
     Attributes:
         trackers: Of this account.
-        account_now: Polls a second of this account.
-        all_now: Of all accounts, as the next hour's slots were last counted.
+        all_now: Polls a second of all accounts, as the next hour's slots were last counted.
         rate_per_s: What the tightest budget of the partner allows; none without one.
         used_now: ``all_now`` divided by it.
         over: More polls than the partner allows: they get later and later.
@@ -136,7 +134,6 @@ class WholeLoad(msgspec.Struct, kw_only=True):
     Attributes:
         polls_per_s: Average of the next hour.
         slice_peak: Polls in the fullest slice of five minutes of the next hour.
-        slice_mean: Average of its slices.
     """
 
     polls_per_s: float
@@ -184,13 +181,9 @@ class Accounts:
     async def list(
         self, *, sort: str = "id", text: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
     ) -> Page[AccountLine]:
-        """Return one page of accounts.
+        """Return one page of accounts by id, or with ``sort="lag"`` the worst first, of the first 10,000 by id.
 
-        Args:
-            sort: ``id``, or ``lag``: the worst first, of the first 10,000 accounts by their ids.
-            text: Part of their ids, in any case; a page reads 10,000 accounts, and may be short.
-            cursor: From the page before.
-            limit: 1 to 200.
+        With ``text``, part of their ids in any case, a page reads 10,000 accounts, and may be short.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.

@@ -1,4 +1,4 @@
-"""Events that couriers send of a tracker: a webhook outranks polling.
+"""Events of a tracker that couriers send: a webhook outranks polling.
 
 Pure: the service loads the tracker under a lock, this module decides, the service writes. The rules, which also hold
 for the answers of polls (``write_results`` in ``sql/consumer.sql``):
@@ -7,7 +7,7 @@ for the answers of polls (``write_results`` in ``sql/consumer.sql``):
 - An instant ahead of the database's clock counts as the instant of receipt, so that it hides no later event. A
   webhook's instant more than five minutes ahead is refused: its sender can correct it, and polling continues.
 - Of two different statuses of one instant the one that arrives last counts. The same one is a duplicate.
-- A terminal status ends the tracker whatever its instant, and is the status from then on. After it nothing counts.
+- A terminal status ends the tracker whatever its instant, and remains its status. Later events change nothing.
 - Scan events come with polls only. Each is published once, whatever the status and its instant.
 """
 
@@ -43,7 +43,6 @@ class StatusEvent:
 
     Attributes:
         at: Since when the status holds.
-        event_id: The sender's id.
     """
 
     status: str
@@ -52,12 +51,9 @@ class StatusEvent:
 
 
 def judge(tracker: Mapping[str, Any], event: StatusEvent, *, seen: bool) -> EventVerdict:
-    """Return what happens to ``event``.
+    """Return what happens to ``event``; ``seen``: its sender's id came before.
 
-    Args:
-        tracker: ``status status_at ended_at terminal`` under a lock, and ``now``, the database's clock.
-        event: As it came.
-        seen: Whether the sender's id came before.
+    ``tracker`` has ``status status_at ended_at terminal``, read under a lock, and ``now``, the database's clock.
     """
     at, same = tracker["status_at"], tracker["status"] == event.status
     if seen:

@@ -1,10 +1,10 @@
 """Explains why a tracker is where it is, as codes and text. Deciding is pure; the store loads the facts.
 
-The reasons go from what ended it over what delays it to its last poll; the first one is the summary.
+Reasons are in order: what ended it, what delays it, its last poll. The first one is the summary.
 
-No row is kept for a poll that went to Kafka. The slice ledger knows the batches of a slot's minute, a batch knows its
-offsets in each partition, and a tracker's partition follows from its id. So the answer is a range of offsets. Whether
-a poll between the group's position and what its reader has read waits or is called, only the reader knows.
+No row is kept for a poll that went to Kafka. The slice ledger has the batches of a slot's minute, a batch has its
+offsets in each partition, and a tracker's partition follows from its id. So the answer is a range of offsets. Only
+the reader of a partition knows whether a poll between the group's position and its own waits or is called.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,9 +50,7 @@ class TopicPosition:
 async def find_in_kafka(pool: Pool, facts: Row) -> TopicPosition | None:
     """Return where the poll of a tracker's last slot is; ``None`` when it did not go to Kafka or is done.
 
-    Args:
-        pool: Of this process.
-        facts: The row of the query ``explain``.
+    ``facts`` is the row of the query ``explain``.
     """
     if facts["done_at"] is not None or facts["turn_selected"] is None:
         return None
@@ -149,12 +147,7 @@ BUDGET_SHOWN = timedelta(seconds=2)
 
 
 def explain(facts: Row, position: TopicPosition | None = None) -> Explanation:
-    """Return the chain of reasons for one tracker.
-
-    Args:
-        facts: The row of the query ``explain``; ``now`` is the database's clock.
-        position: Where its last poll is in Kafka, if it went there.
-    """
+    """Return the reasons for one tracker, from the row of the query ``explain`` and its poll's position in Kafka."""
     if facts["ended_at"] is not None:
         reasons = [_ended(facts)]
     elif facts["waiting"]:
@@ -253,7 +246,7 @@ def _published(facts: Row, due: str, position: TopicPosition | None) -> Iterator
 
 
 def _was_selected(facts: Row) -> bool:
-    """Return whether its slot's last selection included this tracker, as far as its row tells."""
+    """Return whether its slot's last selection included this tracker, as far as its row shows."""
     turn_at = facts["turn_at"]
     skipped = facts["skip_until"] is not None and facts["skip_until"] > turn_at
     later = facts["answered_at"] is not None and facts["answered_at"] >= turn_at
@@ -329,8 +322,8 @@ def _next_poll(facts: Row) -> Iterator[Reason]:
     yield Reason("in_slot", f"its next poll is at {instant_text(due)}, in {wait} ({place})")
 
 
-# Kafka's clients hash a key with murmur2 and take the rest by the number of partitions; our producer is configured to
-# do the same, so the partition of a poll follows without a request to Kafka. A test compares it with the producer.
+# Kafka's clients hash a key with murmur2 and take the remainder by the number of partitions; our producer is
+# configured to do the same. So the partition of a poll follows without a request to Kafka. A test compares both.
 
 _SEED = 0x9747B28C
 _FACTOR = 0x5BD1E995
@@ -338,12 +331,7 @@ _WORD = 0xFFFFFFFF
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition of a key.
-
-    Args:
-        key: Of the record; not empty.
-        partitions: Of the topic, when the record was produced. At least 1.
-    """
+    """Return the partition of a key, not empty, in a topic that had ``partitions``, at least 1, at that time."""
     return (_murmur2(key) & 0x7FFFFFFF) % partitions
 
 

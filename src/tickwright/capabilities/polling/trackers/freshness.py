@@ -1,8 +1,8 @@
 """Freshness of accounts: each slot's minute is judged when its time is over, by the polls that were made.
 
 A poll is *fresh* when it is made within a tenth of its interval after its second, so that no tracker gets older than
-1.1 intervals. The judge uses no counters: it compares the trackers of the slot with the ledger of polls that are done.
-So a slot that was not selected, a poll that was dropped, deferred or lost, and a partner that does not answer count.
+1.1 intervals. The judge uses no counters: it compares the trackers of the slot with the ledger of done polls. So all
+causes count: a slot that was not selected, a poll that was dropped, deferred or lost, a partner that does not answer.
 Counts are kept per account, in slices of five minutes and, later, in days.
 
 The objective and its error budget are those of Google's *Site Reliability Workbook*, chapter 2, the windows and
@@ -65,7 +65,6 @@ class Freshness(msgspec.Struct, kw_only=True):
 
     Attributes:
         objective: The share that is to be fresh.
-        lag_ratio: As in the account.
         judged_until: The last judged minute, about a tenth of the interval ago.
         stale_since: Since when more of its last interval is stale than the objective allows; the alert ``account_lag``.
         recent: Of the last interval.
@@ -138,12 +137,9 @@ def _begin(judged_until: datetime, length: timedelta) -> datetime:
 
 
 def burn_rates(judged_until: datetime, objective: float, counts: Sequence[JudgedCounts]) -> list[BurnRate]:
-    """Return the rate of every window.
+    """Return the rate of every window; ``counts`` are those of the windows of :func:`begins`, in that order.
 
-    Args:
-        judged_until: The last judged minute.
-        objective: The share of polls that is to be fresh, below 1.
-        counts: Of the windows of :func:`begins`, in that order.
+    The ``objective`` is below 1.
     """
     starts = begins(judged_until)
     return [

@@ -28,7 +28,7 @@ COLUMNS = ("account_id", "partner", "external_id", "status", "tracking_until")
 PARTNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f]")
 _STEPS = frozenset({".", ".."})
-"""Browsers resolve these in a path, however escaped: no URL could name such an account."""
+"""Browsers resolve these in a path, even when escaped, so no URL can contain such an account id."""
 
 PartnerName = Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -200,12 +200,10 @@ _decoder = msgspec.json.Decoder(TrackerWire)
 def read_tracker(body: bytes, *, now: datetime | None) -> NewTracker:
     """Return the checked tracker of a JSON body or line.
 
-    Args:
-        body: One JSON object.
-        now: The database's clock as far as known; ``None`` does not compare ``tracking_until`` with it.
+    ``now`` is the database's clock, as far as known; ``None`` does not compare ``tracking_until`` with it.
 
     Raises:
-        Rejected: Syntax and unknown fields 400, values 422. Permanent: do not retry.
+        Rejected: Syntax and unknown fields 400, values 422. Permanent.
     """
     try:
         wire = _decoder.decode(body)

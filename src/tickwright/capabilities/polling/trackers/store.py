@@ -97,7 +97,6 @@ class TrackerQuery:
     Attributes:
         states: Only these; ``None`` is all.
         external_id: How it begins.
-        cursor: From the page before.
         limit: 1 to 200.
     """
 

@@ -6,8 +6,8 @@
                                     ▲  │
                                     └──┘ corrector: another interval, a slot too full, a tracker too old
 
-A loop has ``round(lease)``: it does what there is to do and returns after how many seconds it wants to be called again.
-It keeps nothing in memory that another process would need to continue.
+A loop has ``round(lease)``, which does the present work and returns the seconds until its next call. It keeps nothing
+in memory that another process would need to continue.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,6 @@ class Selector:
     once. The catch-up selects it later, one slot of each wheel a minute, spread over a minute of its own.
 
     Args:
-        shards: How many relays share the partners.
         ahead: How long before its minute a slot is selected; a minute at least.
     """
 
@@ -116,10 +115,8 @@ class Corrector:
     """Moves and ends trackers of slots whose minute is over: the document's *scheduled updater*.
 
     It levels a slot right after its minute: a tracker that moves then moves to an earlier slot than its next one, so no
-    tracker waits longer. Trackers of an account whose interval has changed move slot by slot.
-
-    Args:
-        destination: Of the events that say that a tracker was ended, such as ``pg:tickwright.poll-events``.
+    tracker waits longer. Trackers of an account whose interval has changed move slot by slot. Events of ended trackers
+    go to ``destination``, such as ``pg:tickwright.poll-events``.
     """
 
     def __init__(self, destination: str, *, probe: Probe = NO_PROBE) -> None:

@@ -1,11 +1,11 @@
 """The slice ledger: what happened in each minute, as a list and as a heat map, and the replay of missing polls.
 
 A replay is for polls that were lost, by hand or with a broker's disk. It polls a tracker again under the same message
-id, and only when nothing shows that the poll was made or may still be made: no line in the ledger of answers, no row in
-the outbox or in the queue, and no batch in Kafka that the consumers have not passed. Kafka's polls have no rows, so a
-partner's polls of a slot are all skipped while one of its batches may hold one, or when its offsets are unknown, unless
-the caller knows that the topic lost them. Only the last minute of a slot can be replayed; an older one was followed by
-another poll of the same trackers.
+id, and only when nothing shows that the poll was made or may still be made: no row in the ledger of answers, in the
+outbox or in the queue, and no batch in Kafka that the consumers have not passed. Kafka's polls have no rows. So a
+partner's polls of a slot are all skipped while one of its batches may contain one, or when its offsets are unknown,
+unless the caller states that the topic lost them. Only the last minute of a slot can be replayed; an older one was
+followed by another poll of the same trackers.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,6 @@ class SliceCounts(msgspec.Struct, kw_only=True):
         selected: Put into the outbox.
         skipped: Not selected: paused, too old, or postponed by an event of the courier.
         deferred: Left to a later slice, because their account reached its cap of five minutes.
-        published: Sent.
-        polled: Answered.
         late: Answered more than a tenth of their interval after their due second.
         superseded: Dropped because the next poll was due.
         coalesced: Slots, not trackers, that were missed and replaced by a later selection.
@@ -64,7 +62,7 @@ class Replay(msgspec.Struct):
         turns: Slots whose last minute is in the range.
         trackers: Polled again; in a dry run, would be.
         superseded_turns: Minutes in the range that have a later one, so that there is nothing to replay.
-        unread_turns: Slots of which trackers are skipped, because their polls may still be in Kafka.
+        unread_turns: Slots with skipped trackers, because their polls may still be in Kafka.
         unread_trackers: Skipped, because the consumers have not passed the batches that may hold their polls.
         unknown_trackers: Skipped, because the offsets of such a batch are unknown.
         released_until: When the last of them is released.
@@ -94,7 +92,7 @@ _COUNTS = SliceCounts.__struct_fields__
 DAY = timedelta(days=1)
 CELLS_MAX = 2_000
 HEAT_RANGE_MAX = timedelta(days=11)
-"""The ledger's three days and an interval of a week, and one coming day."""
+"""The ledger's three days and one interval of a week, plus one day ahead."""
 TENS_A_MINUTE = 6
 _HEAT_COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")
 
@@ -126,11 +124,7 @@ class SliceHeat(msgspec.Struct, kw_only=True):
 
 
 class Slices:
-    """The slice ledger, read and replayed.
-
-    Args:
-        shards: How many relays share the partners.
-    """
+    """The slice ledger, read and replayed; ``shards`` relays share the partners."""
 
     def __init__(self, pool: Pool, cursors: Cursors, *, shards: int = 1) -> None:
         self._pool, self._cursors, self._shards = pool, cursors, shards
@@ -145,15 +139,10 @@ class Slices:
         cursor: str | None = None,
         limit: int = LIMIT_DEFAULT,
     ) -> Page[SliceView]:
-        """Return one page of slices, newest first.
+        """Return one page of slices, newest first; empty ones are skipped.
 
-        Args:
-            minutes: Length of a slice, 1 or 5.
-            from_at: Inclusive; by default as far back as the ledger goes.
-            to_at: Exclusive; by default now. A later instant includes coming slots.
-            partner: One only.
-            cursor: From the page before.
-            limit: Slices at most; empty ones are skipped.
+        Slices are 1 or 5 ``minutes`` long, from ``from_at`` (by default the start of the ledger) to before ``to_at``
+        (by default now; a later instant includes coming slots).
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``, ``partner_not_found`` (404). Permanent.
@@ -182,13 +171,10 @@ class Slices:
         step_minutes: int = 5,
         partner: str | None = None,
     ) -> SliceHeat:
-        """Return a range as a heat map, in cells of equal length.
+        """Return a range as a heat map, in cells of ``step_minutes``.
 
-        Args:
-            from_at: Inclusive; by default a day before ``to_at``.
-            to_at: Exclusive; by default now. A later instant includes coming slots.
-            step_minutes: Length of a cell.
-            partner: One only.
+        It is from ``from_at`` (by default a day before ``to_at``) to before ``to_at`` (by default now; a later instant
+        includes coming slots).
 
         Raises:
             Rejected: ``invalid_range``: empty, above 11 days, or of more than 2,000 cells; ``partner_not_found`` (404).
@@ -229,17 +215,9 @@ class Slices:
     ) -> Replay:
         """Poll again what is missing of the slots whose last minute is in a range, one slot of each wheel a minute.
 
-        Each slot is a short transaction that excludes the selector; what is committed stays when the call is cut off,
-        and another call continues.
-
-        Args:
-            from_at: Inclusive.
-            to_at: Exclusive; at most 8 days later.
-            caller: For the audit trail.
-            partner: One only.
-            dry_run: Only count.
-            topic_lost: The caller knows that unread polls are no longer in Kafka. If they are, they are on the topic
-                twice.
+        The range is from ``from_at`` to before ``to_at``, 8 days at most. Each slot is a short transaction that
+        excludes the selector; what is committed stays when the call is cut off, and another call continues. With
+        ``topic_lost`` the caller states that unread polls are no longer in Kafka. If they are, they are sent twice.
 
         Raises:
             Rejected: ``invalid_range``, ``partner_not_found`` (404). Permanent.

@@ -119,7 +119,7 @@ def _counts(rows: Sequence[Any]) -> SelectionCounts:
 
 
 async def passed_slots(connection: Connection, after: tuple[datetime, int]) -> list[PassedSlot]:
-    """Return the slots whose minute is over, in order, from behind ``after`` on: a minute and a slot of it."""
+    """Return the slots whose minute is over, in order; only those after ``after``, a minute and a slot."""
     return [PassedSlot(*row) for row in await connection.fetch(SQL["passed_slots"], *after)]
 
 
