@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Healthz
-         * @description Say that the process answers.
+         * @description Show that the process answers.
          */
         get: operations["healthz_healthz_get"];
         put?: never;
@@ -33,7 +33,7 @@ export interface paths {
         };
         /**
          * Readyz
-         * @description Say whether the database answers and the loops turn; 503 when not.
+         * @description Show whether the database answers and the loops run; 503 if not.
          */
         get: operations["readyz_readyz_get"];
         put?: never;
@@ -73,18 +73,18 @@ export interface paths {
         };
         /**
          * Session
-         * @description Say who the key is.
+         * @description Return the identity of the request's key.
          */
         get: operations["session_v1_session_get"];
         put?: never;
         /**
          * Open Session
-         * @description Sign in with an API key: the answer sets a cookie that no script can read, for at most twelve hours.
+         * @description Sign in with an API key: the answer sets a cookie that scripts cannot read, for at most twelve hours.
          */
         post: operations["open_session_v1_session_post"];
         /**
          * Close Session
-         * @description Sign out: the session ends everywhere; the key stays good.
+         * @description Sign out: the session ends everywhere; the key stays valid.
          */
         delete: operations["close_session_v1_session_delete"];
         options?: never;
@@ -101,7 +101,7 @@ export interface paths {
         };
         /**
          * List Sessions
-         * @description List the browsers that are signed in with the caller's key, or for an admin with any.
+         * @description List the browsers that are signed in with the caller's key, or for an admin with any key.
          */
         get: operations["list_sessions_v1_sessions_get"];
         put?: never;
@@ -124,9 +124,871 @@ export interface paths {
         post?: never;
         /**
          * Revoke Session
-         * @description Sign a browser out from afar: one of the caller's key, or for an admin any; elsewhere within a second.
+         * @description Sign out another browser: one of the caller's key, or for an admin any. Takes effect within a second.
          */
         delete: operations["revoke_session_v1_sessions__session_id__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Jobs
+         * @description List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive.
+         *
+         *     A page reads at most 20,000 rows. It may have fewer jobs than `limit`, and still a `next`.
+         */
+        get: operations["list_jobs_v1_jobs_get"];
+        put?: never;
+        /**
+         * Schedule
+         * @description Schedule one job. The same `Idempotency-Key` with the same request returns 200 and the existing job.
+         */
+        post: operations["schedule_v1_jobs_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:bulk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Import Jobs
+         * @description Schedule jobs from NDJSON, one `JobRequest` per line, in constant memory.
+         *
+         *     Lines are committed in their order, in batches of up to 5,000 (1,000 where lines have keys). A bad line is
+         *     rejected and affects no other. When the connection breaks off, committed batches stay and the rest is dropped:
+         *     the audit trail's `jobs.import` row has the last committed line. With an `Idempotency-Key`, send the same upload
+         *     again: no job is created twice.
+         */
+        post: operations["import_jobs_v1_jobs_bulk_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:counts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count Jobs
+         * @description Count jobs by state, with the filters of the list.
+         *
+         *     Each count stops at `capped_at`, and its work is bounded: the states in `at_least` may have more.
+         */
+        get: operations["count_jobs_v1_jobs_counts_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Job
+         * @description Return one job, live or finished.
+         */
+        get: operations["get_job_v1_jobs__job_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Explain Job
+         * @description Explain why a job is in its state.
+         */
+        get: operations["explain_job_v1_jobs__job_id__explain_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Job
+         * @description Cancel a job. 200: it never starts. 202: its worker was asked to stop it; read the job to see its end.
+         */
+        post: operations["cancel_job_v1_jobs__job_id__cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Job
+         * @description Run a failed job again under its own id, with all its attempts, due now.
+         */
+        post: operations["retry_job_v1_jobs__job_id__retry_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/reschedule": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reschedule Job
+         * @description Move a pending job to another time: `execute_at`, or `delay` from now.
+         */
+        post: operations["reschedule_job_v1_jobs__job_id__reschedule_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/run-now": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run Job Now
+         * @description Make a pending job due now.
+         */
+        post: operations["run_job_now_v1_jobs__job_id__run_now_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Jobs
+         * @description Cancel the jobs that a filter matches, the oldest first, at most 1,000 a call.
+         */
+        post: operations["cancel_jobs_v1_jobs_cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Jobs
+         * @description Run the failed jobs that a filter matches again, the oldest first, at most 1,000 a call.
+         */
+        post: operations["retry_jobs_v1_jobs_retry_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:run-now": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run Jobs Now
+         * @description Make the pending jobs that a filter matches due now, the oldest first, at most 1,000 a call.
+         */
+        post: operations["run_jobs_now_v1_jobs_run_now_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:reschedule": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reschedule Jobs
+         * @description Move the pending jobs that a filter matches, the oldest first, at most 1,000 a call.
+         *
+         *     With `delay` or `shift`, send `next` as `cursor` while `more` is true: a call without it starts from the first
+         *     job and moves jobs again.
+         */
+        post: operations["reschedule_jobs_v1_jobs_reschedule_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Task Types
+         * @description List every task type by name.
+         */
+        get: operations["list_task_types_v1_task_types_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Task Type
+         * @description Return one task type.
+         */
+        get: operations["get_task_type_v1_task_types__name__get"];
+        /**
+         * Put Task Type
+         * @description Create or replace a task type. Its first signing secret is shown only in this response.
+         *
+         *     A type whose endpoint answered 410 keeps waiting, unless the target changes.
+         */
+        put: operations["put_task_type_v1_task_types__name__put"];
+        post?: never;
+        /**
+         * Delete Task Type
+         * @description Delete a task type; its jobs wait like those of an unknown type.
+         */
+        delete: operations["delete_task_type_v1_task_types__name__delete"];
+        options?: never;
+        head?: never;
+        /**
+         * Change Task Type
+         * @description Change the given fields of a task type; 409 `version_conflict` when its `version` is not the one sent.
+         */
+        patch: operations["change_task_type_v1_task_types__name__patch"];
+        trace?: never;
+    };
+    "/v1/task-types/{name}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pause Task Type
+         * @description Pause a task type: its jobs wait.
+         */
+        post: operations["pause_task_type_v1_task_types__name__pause_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types/{name}/enable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Enable Task Type
+         * @description Run its jobs again, after a pause or a 410.
+         */
+        post: operations["enable_task_type_v1_task_types__name__enable_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types/{name}/rotate-secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Secret
+         * @description Make a new signing secret, shown only in this response; the old ones stay in use for `overlap`.
+         */
+        post: operations["rotate_secret_v1_task_types__name__rotate_secret_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/dead-letters": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Dead Letters
+         * @description List dead letters, newest first; `subject` is a task type or a destination.
+         */
+        get: operations["list_dead_letters_v1_dead_letters_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/dead-letters/requeue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Requeue Dead Letters
+         * @description Requeue dead letters, the oldest first, at most 1,000 a call; with `dry_run` count them.
+         */
+        post: operations["requeue_dead_letters_v1_dead_letters_requeue_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Workers
+         * @description List every worker session of the last day, newest first.
+         */
+        get: operations["list_workers_v1_workers_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers/{worker}/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drain Worker
+         * @description Ask a process of any role to finish what it runs and stop.
+         */
+        post: operations["drain_worker_v1_workers__worker__drain_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/alerts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Alerts
+         * @description List alerts, newest first.
+         */
+        get: operations["list_alerts_v1_alerts_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Outbox
+         * @description List messages that wait for the relay, newest first; without their payloads.
+         */
+        get: operations["list_outbox_v1_outbox_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Audit
+         * @description List operator actions, newest first. A filtered page reads at most 10,000.
+         */
+        get: operations["list_audit_v1_audit_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Overview
+         * @description Return a snapshot that is at most about a second old, with the series of the last fifteen minutes.
+         */
+        get: operations["overview_v1_overview_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream
+         * @description Stream snapshots as server-sent events, while the key or session is valid; 503 `too_many_streams`.
+         */
+        get: operations["stream_v1_stream_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types:figures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Task Type Figures
+         * @description Return for each task type its waiting and running jobs, rates, lateness and failures.
+         */
+        get: operations["task_type_figures_v1_task_types_figures_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers/{worker}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Worker
+         * @description Return one worker session of the last day, and what it holds: at most 100 of each kind.
+         */
+        get: operations["get_worker_v1_workers__worker__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/leases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Leases
+         * @description List the leases of the control loops: holder, since when, fence, and what the holder does.
+         */
+        get: operations["list_leases_v1_leases_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/leases/{job_name}/release": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Release Lease
+         * @description Take a lease away from its holder: the fence rises, and the next process that asks for it gets it.
+         */
+        post: operations["release_lease_v1_leases__job_name__release_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox:destinations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Destinations
+         * @description List the waiting messages per destination, the stuck and the oldest first; at most 1,000 destinations.
+         */
+        get: operations["list_destinations_v1_outbox_destinations_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox:retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Destination
+         * @description Retry a destination's waiting messages now, 1,000 a call; the relay may still pause it for up to 30 s.
+         */
+        post: operations["retry_destination_v1_outbox_retry_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox/{message}/discard": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Discard Message
+         * @description Dead-letter a waiting message, which can be requeued. A message that is being sent is still sent.
+         */
+        post: operations["discard_message_v1_outbox__message__discard_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/alerts/{alert}/acknowledge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Acknowledge Alert
+         * @description Note that you handle a firing alert; an alert that fires again later is a new one.
+         */
+        post: operations["acknowledge_alert_v1_alerts__alert__acknowledge_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/alerts/receivers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Receivers
+         * @description List every receiver of alerts by name, without its secrets.
+         */
+        get: operations["list_receivers_v1_alerts_receivers_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/alerts/receivers/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Receiver
+         * @description Return one receiver of alerts, without its secrets.
+         */
+        get: operations["get_receiver_v1_alerts_receivers__name__get"];
+        /**
+         * Put Receiver
+         * @description Create or replace a receiver of alerts. Its first signing secret is shown only in this response.
+         */
+        put: operations["put_receiver_v1_alerts_receivers__name__put"];
+        post?: never;
+        /**
+         * Delete Receiver
+         * @description Delete a receiver of alerts, and its waiting messages.
+         */
+        delete: operations["delete_receiver_v1_alerts_receivers__name__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/alerts/receivers/{name}/rotate-secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Receiver Secret
+         * @description Make a new signing secret, shown only in this response; the old ones stay in use for `overlap`.
+         */
+        post: operations["rotate_receiver_secret_v1_alerts_receivers__name__rotate_secret_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Keys
+         * @description List every key, without the key itself.
+         */
+        get: operations["list_keys_v1_keys_get"];
+        put?: never;
+        /**
+         * Create Key
+         * @description Make a key, with a role or with scopes. The key is shown only in this response.
+         */
+        post: operations["create_key_v1_keys_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/keys/{key_id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Key
+         * @description Make a successor with the same name, role, scopes and expiry; the old key expires after `overlap`.
+         */
+        post: operations["rotate_key_v1_keys__key_id__rotate_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/keys/{key_id}/revoke": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Revoke Key
+         * @description Revoke a key; every replica refuses it within a second.
+         */
+        post: operations["revoke_key_v1_keys__key_id__revoke_post"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -296,7 +1158,7 @@ export interface paths {
         };
         /**
          * Get Account
-         * @description Return one account, the interval that its trackers are placed by, and about how many it has.
+         * @description Return one account, the interval that its trackers are placed by, and about how many trackers it has.
          */
         get: operations["get_account_v1_accounts__account_id__get"];
         /**
@@ -576,7 +1438,7 @@ export interface paths {
         put?: never;
         /**
          * Replay Slices
-         * @description Poll again what is missing of the slots in a range; first count it with `dry_run`.
+         * @description Poll again what is missing of the slots in a range. With `dry_run`, which is the default, only count it.
          */
         post: operations["replay_slices_v1_slices_replay_post"];
         delete?: never;
@@ -614,7 +1476,7 @@ export interface paths {
         };
         /**
          * List Poll Partitions
-         * @description List the partitions that polls went to: where they end, how far the consumers are, and who reads them.
+         * @description List the partitions that polls went to, with their ends, the consumers' positions, and their readers.
          */
         get: operations["list_poll_partitions_v1_outbox_polls_partitions_get"];
         put?: never;
@@ -636,7 +1498,7 @@ export interface paths {
         put?: never;
         /**
          * Reconcile Polls
-         * @description Make the topic and the database agree where a relay stands; without `apply` only say what would be done.
+         * @description Set the topic and the database of a blocked relay to one number; without `apply` nothing is changed.
          */
         post: operations["reconcile_polls_v1_outbox_polls_reconcile_post"];
         delete?: never;
@@ -654,7 +1516,7 @@ export interface paths {
         };
         /**
          * List Entities
-         * @description List entities by their codes, without their parties. A page that filters looks at 5,000 at most.
+         * @description List entities by their codes, without their parties. A page with a filter reads 5,000 at most.
          */
         get: operations["list_entities_v1_entities_get"];
         put?: never;
@@ -674,20 +1536,20 @@ export interface paths {
         };
         /**
          * Get Entity
-         * @description Return one entity: its party, and per module what became of polling it.
+         * @description Return one entity: its party, and its last results per module.
          */
         get: operations["get_entity_v1_entities__code__get"];
         /**
          * Put Entity
-         * @description Create an entity, or set it whole; schedulers hear of it at once. The same again changes nothing.
+         * @description Create an entity, or replace it; schedulers are notified at once. An equal one changes nothing.
          *
-         *     Secrets in the party are written `${env:NAME}`: a party goes into messages as it is.
+         *     Secrets in the party are written `${env:NAME}`: messages contain the party unchanged.
          */
         put: operations["put_entity_v1_entities__code__put"];
         post?: never;
         /**
          * Delete Entity
-         * @description Poll an entity no more and forget it; when its last runs succeeded stays known.
+         * @description Stop polling an entity and delete it; the times of its last successful runs are kept.
          */
         delete: operations["delete_entity_v1_entities__code__delete"];
         options?: never;
@@ -704,7 +1566,7 @@ export interface paths {
         };
         /**
          * Explain Entity
-         * @description Say why an entity is polled for a module now, or is not.
+         * @description Explain why an entity is polled for a module now, or is not.
          */
         get: operations["explain_entity_v1_entities__code__explain_get"];
         put?: never;
@@ -726,7 +1588,7 @@ export interface paths {
         put?: never;
         /**
          * Pause Entity
-         * @description Poll an entity no more: its `is_polling_enabled` is false.
+         * @description Stop polling an entity: its `is_polling_enabled` becomes false.
          */
         post: operations["pause_entity_v1_entities__code__pause_post"];
         delete?: never;
@@ -746,7 +1608,7 @@ export interface paths {
         put?: never;
         /**
          * Enable Entity
-         * @description Poll an entity again, from the window on that lies around now.
+         * @description Poll an entity again, from the current window on.
          */
         post: operations["enable_entity_v1_entities__code__enable_post"];
         delete?: never;
@@ -766,11 +1628,11 @@ export interface paths {
         put?: never;
         /**
          * Import Entities
-         * @description Set entities from NDJSON, one `EntityLine` per line, or CSV with the same columns (`party` is JSON).
+         * @description Create or replace entities from NDJSON, one `EntityLine` per line, or CSV with the same columns.
          *
-         *     Each line sets its entity whole. Lines are committed in batches of up to 1,000 in their order; a bad line is
-         *     rejected and costs no other. When the connection breaks off, whole batches stay and the rest is dropped; the
-         *     same upload can be sent again. The first line of CSV names the columns.
+         *     In CSV, `party` is JSON, and the first line names the columns. Lines are committed in batches of up to 1,000 in
+         *     their order; a bad line is rejected alone. When the connection is cut off, committed batches stay and the rest
+         *     is dropped; the same upload can be sent again.
          */
         post: operations["import_entities_v1_entities_bulk_post"];
         delete?: never;
@@ -808,12 +1670,12 @@ export interface paths {
         };
         /**
          * Get Module
-         * @description Return one module, how many entities are polled for it, and what became of its last windows.
+         * @description Return one module, how many entities are polled for it, and the counts of its last windows.
          */
         get: operations["get_module_v1_modules__name__get"];
         /**
          * Put Module
-         * @description Create a module, or set it whole, in the words of `[modules.NAME]`; schedulers hear of it at once.
+         * @description Create a module, or replace its settings, the fields of `[modules.NAME]`; schedulers are notified.
          */
         put: operations["put_module_v1_modules__name__put"];
         post?: never;
@@ -834,7 +1696,7 @@ export interface paths {
         put?: never;
         /**
          * Pause Module
-         * @description Poll nobody for it.
+         * @description Stop polling entities for it.
          */
         post: operations["pause_module_v1_modules__name__pause_post"];
         delete?: never;
@@ -854,7 +1716,7 @@ export interface paths {
         put?: never;
         /**
          * Enable Module
-         * @description Poll for it again, from the window on that lies around now.
+         * @description Poll entities for it again, from the current window on.
          */
         post: operations["enable_module_v1_modules__name__enable_post"];
         delete?: never;
@@ -872,7 +1734,7 @@ export interface paths {
         };
         /**
          * Window Matrix
-         * @description Return modules against windows: what became of each, the newest first, at most 500 of a module.
+         * @description Return modules against windows: the counts of each window, the newest first, at most 500 of a module.
          */
         get: operations["window_matrix_v1_fanout_windows_get"];
         put?: never;
@@ -894,7 +1756,7 @@ export interface paths {
          * Entity Matrix
          * @description List entities by their codes, each with the last success, the last error and the next window per module.
          *
-         *     A page that filters looks at 5,000 at most.
+         *     A page with a filter reads 5,000 at most.
          */
         get: operations["entity_matrix_v1_fanout_entities_get"];
         put?: never;
@@ -976,18 +1838,18 @@ export interface paths {
         };
         /**
          * Get Report Type
-         * @description Return one report type; its definition is what a put takes.
+         * @description Return one report type; PUT accepts its definition.
          */
         get: operations["get_report_type_v1_report_types__name__get"];
         /**
          * Put Report Type
-         * @description Create a report type, or set it whole; the body is its definition, in the words of `[report_types.NAME]`.
+         * @description Create or replace a report type; the body is its definition, with the keys of `[report_types.NAME]`.
          */
         put: operations["put_report_type_v1_report_types__name__put"];
         post?: never;
         /**
          * Delete Report Type
-         * @description Forget a report type; reports that were asked for go on with the plan that they were made with.
+         * @description Delete a report type; existing reports continue with their own plan.
          */
         delete: operations["delete_report_type_v1_report_types__name__delete"];
         options?: never;
@@ -1004,16 +1866,16 @@ export interface paths {
         };
         /**
          * List Reports
-         * @description List reports, newest first. A page that filters by more than the requester looks at 5,000 at most.
+         * @description List reports, newest first. A page that filters by more than the requester reads at most 5,000.
          */
         get: operations["list_reports_v1_reports_get"];
         put?: never;
         /**
          * Request Report
-         * @description Ask for a report; the answer is its record, at once.
+         * @description Request a report; the answer is its record, at once.
          *
-         *     Where the same requester has an equal one under way (same type, format and conditions) its record is the answer
-         *     (200). With `max_age` a finished one that is not older answers as well, if its file is there. Conditions are for
+         *     If the same requester has an equal report under way (same type, format and conditions), the answer is its record
+         *     (200). With `max_age`, a finished one that is not older answers too, if its file exists. Conditions are for
          *     roles that see data of users.
          */
         post: operations["request_report_v1_reports_post"];
@@ -1034,7 +1896,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel Report
-         * @description End a report without a file; what works on it stops. Twice is harmless; 409 where it has ended by itself.
+         * @description End a report without a file and stop its work. May be repeated; 409 if it has ended otherwise.
          */
         post: operations["cancel_report_v1_reports__report_id__cancel_post"];
         delete?: never;
@@ -1052,7 +1914,7 @@ export interface paths {
         };
         /**
          * Get Report
-         * @description Return one report: its record, what became of each part, and what its file was made of.
+         * @description Return one report: its record, the state of each part, and the content of its file.
          */
         get: operations["get_report_v1_reports__report_id__get"];
         put?: never;
@@ -1072,7 +1934,7 @@ export interface paths {
         };
         /**
          * Explain Report
-         * @description Say why a report is not finished: whom it waits for, since when, and what happens next.
+         * @description Explain why a report is not finished: what it waits for, since when, and what happens next.
          */
         get: operations["explain_report_v1_reports__report_id__explain_get"];
         put?: never;
@@ -1092,9 +1954,9 @@ export interface paths {
         };
         /**
          * Report File
-         * @description Send the caller to the file: 307 to a signed link of 15 minutes; with `Accept: application/json` the link.
+         * @description Redirect to the file: 307 to a signed link for 15 minutes; with `Accept: application/json`, return the link.
          *
-         *     409 while there is no file, 410 when it is not kept any more, 502 when the object store has lost it.
+         *     409 while there is no file, 410 after it has expired, 502 if the object store has lost it.
          */
         get: operations["report_file_v1_reports__report_id__file_get"];
         put?: never;
@@ -1114,7 +1976,7 @@ export interface paths {
         };
         /**
          * Signed File
-         * @description Return a file to whoever has a link to it; no key is needed. `Range` may name one part of it.
+         * @description Return the file of a signed link; no key is needed. `Range` may name one part of it.
          */
         get: operations["signed_file_v1_report_files__report_id__get"];
         put?: never;
@@ -1134,17 +1996,17 @@ export interface paths {
         };
         /**
          * Get Part
-         * @description Return what a service needs to bring its part: conditions, feed, epoch and deadline.
+         * @description Return the data that a service needs to fetch its part: conditions, feed, epoch and deadline.
          *
-         *     403 for a role that does not see data of users: a service that was told nothing would bring the wrong rows.
+         *     403 for a role that does not see data of users: without the conditions, a service would fetch the wrong rows.
          */
         get: operations["get_part_v1_reports__report_id__parts__listener__get"];
         /**
          * Deliver Part
          * @description Deliver a service's part as NDJSON, an object per row; at most 1 GiB.
          *
-         *     The first delivery of an epoch counts; another one is answered with `already` and the first one's figures. A
-         *     delivery that breaks off leaves nothing.
+         *     The first delivery of an epoch counts; a later one is answered with `already` and the figures of the first. An
+         *     interrupted delivery leaves nothing.
          */
         put: operations["deliver_part_v1_reports__report_id__parts__listener__put"];
         post?: never;
@@ -1165,7 +2027,7 @@ export interface paths {
         put?: never;
         /**
          * Refuse Part
-         * @description Say that a service cannot bring its part, for good: a required one fails the report.
+         * @description Report that a service cannot deliver its part, for good; if the part is required, the report fails.
          */
         post: operations["refuse_part_v1_reports__report_id__parts__listener__fail_post"];
         delete?: never;
@@ -1231,9 +2093,9 @@ export interface paths {
         put?: never;
         /**
          * Create Campaign
-         * @description Make a campaign; the body is its `name` and its definition. It is `IDLE`: activate or start it.
+         * @description Create a campaign from its `name` and its definition. It is `IDLE` until it is activated or started.
          *
-         *     A wrong definition is refused with every mistake in `problems`; one in the expression has its line and column.
+         *     An invalid definition is refused with all mistakes in `problems`; one in the expression has its line and column.
          */
         post: operations["create_campaign_v1_campaigns_post"];
         delete?: never;
@@ -1256,16 +2118,16 @@ export interface paths {
         get: operations["get_batch_v1_campaigns__name__get"];
         /**
          * Put Campaign
-         * @description Make a campaign, or set it whole: a new version, for executions that begin from now on.
+         * @description Create a campaign, or replace its definition: a new version, for executions that begin from now on.
          *
-         *     With `version` in the body the edit is refused (409) where that is not the newest one any more. A changed
-         *     schedule counts from the next occurrence on.
+         *     With `version` in the body, a put is refused (409) unless that is the newest version. A changed schedule
+         *     counts from the next occurrence on.
          */
         put: operations["put_campaign_v1_campaigns__name__put"];
         post?: never;
         /**
          * Delete Campaign
-         * @description Forget a campaign with its versions, executions and actions; 409 while one is open.
+         * @description Delete a campaign with its versions, executions and actions; 409 while an execution is open.
          */
         delete: operations["delete_campaign_v1_campaigns__name__delete"];
         options?: never;
@@ -1284,7 +2146,7 @@ export interface paths {
         put?: never;
         /**
          * Check Campaign
-         * @description Say everything that is wrong with a definition, without saving it.
+         * @description Return every mistake in a definition, without saving it.
          */
         post: operations["check_campaign_v1_campaigns_check_post"];
         delete?: never;
@@ -1304,7 +2166,7 @@ export interface paths {
         put?: never;
         /**
          * Dry Run Unsaved Campaign
-         * @description Count whom a campaign that is not saved would select now: its `audience` and its `expression`.
+         * @description Count the clients that a definition would select now, by its `audience` and `expression`; it is not saved.
          */
         post: operations["dry_run_unsaved_campaign_v1_campaigns_dry_run_post"];
         delete?: never;
@@ -1324,10 +2186,10 @@ export interface paths {
         put?: never;
         /**
          * Dry Run Campaign
-         * @description Count whom a campaign would select now and show ten of them; nothing is saved and nothing leaves.
+         * @description Count the clients that a campaign would select now, and return ten of them; nothing is saved or sent.
          *
-         *     `audience` and `expression` in the body are tried instead of its own, for roles that see data of users; another
-         *     audience is an admin's to read.
+         *     `audience` and `expression` in the body replace those of the campaign, for roles that see data of users; only an
+         *     admin may read another audience.
          */
         post: operations["dry_run_campaign_v1_campaigns__name__dry_run_post"];
         delete?: never;
@@ -1365,7 +2227,7 @@ export interface paths {
         };
         /**
          * Get Version
-         * @description Return one version as it was written.
+         * @description Return one version with its definition.
          */
         get: operations["get_version_v1_campaigns__name__versions__version__get"];
         put?: never;
@@ -1385,7 +2247,7 @@ export interface paths {
         };
         /**
          * Explain Batch
-         * @description Say why it runs or does not; with `slot` what became of that occurrence.
+         * @description Explain why it runs or does not; with `slot`, what happened to that occurrence.
          */
         get: operations["explain_batch_v1_campaigns__name__explain_get"];
         put?: never;
@@ -1545,7 +2407,7 @@ export interface paths {
         };
         /**
          * Get Version
-         * @description Return one version as it was written.
+         * @description Return one version with its definition.
          */
         get: operations["get_version_v1_batches__name__versions__version__get"];
         put?: never;
@@ -1565,7 +2427,7 @@ export interface paths {
         };
         /**
          * Explain Batch
-         * @description Say why it runs or does not; with `slot` what became of that occurrence.
+         * @description Explain why it runs or does not; with `slot`, what happened to that occurrence.
          */
         get: operations["explain_batch_v1_batches__name__explain_get"];
         put?: never;
@@ -1665,7 +2527,7 @@ export interface paths {
         };
         /**
          * List Executions
-         * @description List executions, newest first; of one `campaign` or `batch` by their slots. A page looks at 5,000 at most.
+         * @description List executions, newest first; of one `campaign` or `batch` by their slots. A page reads 5,000 at most.
          */
         get: operations["list_executions_v1_executions_get"];
         put?: never;
@@ -1685,7 +2547,7 @@ export interface paths {
         };
         /**
          * Get Execution
-         * @description Return one: how far it is and how fast, where it failed with its trace, and whom it could not judge.
+         * @description Return one: its progress and pace, the trace of its failure, and examples of clients it could not judge.
          */
         get: operations["get_execution_v1_executions__execution_id__get"];
         put?: never;
@@ -1705,7 +2567,7 @@ export interface paths {
         };
         /**
          * List Actions
-         * @description List what it decided, by clients; with `client_id` about that one alone, and whether it has left.
+         * @description List its decisions, by clients; with `client_id` about one client, and whether the message was released.
          */
         get: operations["list_actions_v1_executions__execution_id__actions_get"];
         put?: never;
@@ -1725,7 +2587,7 @@ export interface paths {
         };
         /**
          * Explain Execution
-         * @description Say why it has not ended, and what happens next; or how it ended.
+         * @description Explain why it has not ended and what happens next, or how it ended.
          */
         get: operations["explain_execution_v1_executions__execution_id__explain_get"];
         put?: never;
@@ -1747,7 +2609,7 @@ export interface paths {
         put?: never;
         /**
          * Pause Execution
-         * @description Begin no more chunks and release none; the chunks at work end. Twice is harmless.
+         * @description Start no more chunks and release none; running chunks end. Twice is harmless.
          */
         post: operations["pause_execution_v1_executions__execution_id__pause_post"];
         delete?: never;
@@ -1767,7 +2629,7 @@ export interface paths {
         put?: never;
         /**
          * Resume Execution
-         * @description Let a paused one go on.
+         * @description Continue a paused execution.
          */
         post: operations["resume_execution_v1_executions__execution_id__resume_post"];
         delete?: never;
@@ -1787,7 +2649,7 @@ export interface paths {
         put?: never;
         /**
          * Stop Execution
-         * @description End it: `STOPPED`; what it has not released stays unreleased.
+         * @description End it as `STOPPED`; unreleased actions stay unreleased.
          */
         post: operations["stop_execution_v1_executions__execution_id__stop_post"];
         delete?: never;
@@ -1807,871 +2669,9 @@ export interface paths {
         put?: never;
         /**
          * Retry Execution
-         * @description Let a failed one go on at the chunks that are not done, with all their attempts.
+         * @description Continue a failed execution at the chunks that are not done; each has all its attempts again.
          */
         post: operations["retry_execution_v1_executions__execution_id__retry_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Jobs
-         * @description List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive.
-         *
-         *     A page looks at no more than 20,000 rows. It may find less than `limit`, and then still have a `next`.
-         */
-        get: operations["list_jobs_v1_jobs_get"];
-        put?: never;
-        /**
-         * Schedule
-         * @description Schedule one job. Same `Idempotency-Key`, same request: 200 and the job that is there.
-         */
-        post: operations["schedule_v1_jobs_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:bulk": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Import Jobs
-         * @description Schedule jobs from NDJSON, one `JobRequest` per line, in constant memory.
-         *
-         *     Lines are committed in batches of up to 5,000 (1,000 where lines have keys) in their order; a bad line is
-         *     rejected and costs no other. When the connection breaks off, whole batches stay and the rest is dropped:
-         *     the audit trail's `jobs.import` row says up to which line. With an `Idempotency-Key` the same upload can be
-         *     sent again and makes no job twice.
-         */
-        post: operations["import_jobs_v1_jobs_bulk_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:counts": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Count Jobs
-         * @description Count jobs by state, with the filters of the listing.
-         *
-         *     Each count stops at `capped_at`, and each costs bounded work: of the states in `at_least` there may be more.
-         */
-        get: operations["count_jobs_v1_jobs_counts_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Job
-         * @description Return one job, live or finished.
-         */
-        get: operations["get_job_v1_jobs__job_id__get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/explain": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Explain Job
-         * @description Say why a job is where it is.
-         */
-        get: operations["explain_job_v1_jobs__job_id__explain_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Cancel Job
-         * @description Cancel. 200: it will never start. 202: its worker was asked to stop it; ask again how it ended.
-         */
-        post: operations["cancel_job_v1_jobs__job_id__cancel_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/retry": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Retry Job
-         * @description Put a failed job back to work under its own id, with all its attempts, due now.
-         */
-        post: operations["retry_job_v1_jobs__job_id__retry_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/reschedule": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Reschedule Job
-         * @description Give a pending job another time: `execute_at`, or `delay` from now.
-         */
-        post: operations["reschedule_job_v1_jobs__job_id__reschedule_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{job_id}/run-now": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Run Job Now
-         * @description Make a pending job due now.
-         */
-        post: operations["run_job_now_v1_jobs__job_id__run_now_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Cancel Jobs
-         * @description Cancel what a filter names, the oldest first, at most 1,000 a call.
-         */
-        post: operations["cancel_jobs_v1_jobs_cancel_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:retry": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Retry Jobs
-         * @description Put the failed jobs that a filter names back to work, the oldest first, at most 1,000 a call.
-         */
-        post: operations["retry_jobs_v1_jobs_retry_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:run-now": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Run Jobs Now
-         * @description Make the pending jobs that a filter names due now, the oldest first, at most 1,000 a call.
-         */
-        post: operations["run_jobs_now_v1_jobs_run_now_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs:reschedule": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Reschedule Jobs
-         * @description Move the pending jobs that a filter names, the oldest first, at most 1,000 a call.
-         *
-         *     With `delay` or `shift` send `next` as `cursor` as long as there is `more`: a call without it begins again and
-         *     moves jobs that were moved before.
-         */
-        post: operations["reschedule_jobs_v1_jobs_reschedule_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Task Types
-         * @description List every task type by name.
-         */
-        get: operations["list_task_types_v1_task_types_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types/{name}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Task Type
-         * @description Return one task type.
-         */
-        get: operations["get_task_type_v1_task_types__name__get"];
-        /**
-         * Put Task Type
-         * @description Create a task type, or replace it whole. A first signing secret is shown this once.
-         *
-         *     A type whose endpoint had answered 410 goes on waiting, unless the target is another one.
-         */
-        put: operations["put_task_type_v1_task_types__name__put"];
-        post?: never;
-        /**
-         * Delete Task Type
-         * @description Forget a task type; its jobs wait as those of an unknown one do.
-         */
-        delete: operations["delete_task_type_v1_task_types__name__delete"];
-        options?: never;
-        head?: never;
-        /**
-         * Change Task Type
-         * @description Change what is given of a task type; 409 `version_conflict` when its `version` is another one than sent.
-         */
-        patch: operations["change_task_type_v1_task_types__name__patch"];
-        trace?: never;
-    };
-    "/v1/task-types/{name}/pause": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Pause Task Type
-         * @description Let its jobs wait.
-         */
-        post: operations["pause_task_type_v1_task_types__name__pause_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types/{name}/enable": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Enable Task Type
-         * @description Let its jobs run again, after a pause or a 410.
-         */
-        post: operations["enable_task_type_v1_task_types__name__enable_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types/{name}/rotate-secret": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Rotate Secret
-         * @description Make a new signing secret, shown this once; the old ones sign beside it for `overlap`.
-         */
-        post: operations["rotate_secret_v1_task_types__name__rotate_secret_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/dead-letters": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Dead Letters
-         * @description List what was given up, the youngest first; `subject` is a task type or a destination.
-         */
-        get: operations["list_dead_letters_v1_dead_letters_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/dead-letters/requeue": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Requeue Dead Letters
-         * @description Put dead letters back to work, the oldest first, at most 1,000 a call; or say how many there are.
-         */
-        post: operations["requeue_dead_letters_v1_dead_letters_requeue_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/workers": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Workers
-         * @description List every worker session of the last day, newest first.
-         */
-        get: operations["list_workers_v1_workers_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/workers/{worker}/drain": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Drain Worker
-         * @description Ask a process, whatever its roles are, to finish what it runs and stop.
-         */
-        post: operations["drain_worker_v1_workers__worker__drain_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/alerts": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Alerts
-         * @description List alerts, newest first.
-         */
-        get: operations["list_alerts_v1_alerts_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/outbox": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Outbox
-         * @description List messages that wait for the relay, newest first; without their payloads.
-         */
-        get: operations["list_outbox_v1_outbox_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/audit": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Audit
-         * @description List operator actions, newest first. A page that filters looks at 10,000 at most.
-         */
-        get: operations["list_audit_v1_audit_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/overview": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Overview
-         * @description Return a snapshot that is about a second old at most, with the series of the last fifteen minutes.
-         */
-        get: operations["overview_v1_overview_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/stream": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Stream
-         * @description Stream snapshots as server-sent events, while the key or session is good; 503 `too_many_streams`.
-         */
-        get: operations["stream_v1_stream_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types:figures": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Task Type Figures
-         * @description Say of each task type what waits and runs, how fast, how late and how often it fails.
-         */
-        get: operations["task_type_figures_v1_task_types_figures_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/workers/{worker}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Worker
-         * @description Return one worker session of the last day, and what it holds: at most 100 of each kind.
-         */
-        get: operations["get_worker_v1_workers__worker__get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/leases": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Leases
-         * @description List the leases of the control loops: who has each, since when, under which fence, and what it guards.
-         */
-        get: operations["list_leases_v1_leases_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/leases/{job_name}/release": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Release Lease
-         * @description Take a lease away from its holder: the fence rises, and the next process that looks gets it.
-         */
-        post: operations["release_lease_v1_leases__job_name__release_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/outbox:destinations": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Destinations
-         * @description List what waits for each destination, the stuck and the oldest first; at most 1,000 destinations.
-         */
-        get: operations["list_destinations_v1_outbox_destinations_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/outbox:retry": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Retry Destination
-         * @description Try a destination's messages now that wait for another try, 1,000 a call; it rests for 30 s at most.
-         */
-        post: operations["retry_destination_v1_outbox_retry_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/outbox/{message}/discard": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Discard Message
-         * @description Give a message up that waits: a dead letter, which can be requeued. One that is being sent now is sent.
-         */
-        post: operations["discard_message_v1_outbox__message__discard_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/alerts/{alert}/acknowledge": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Acknowledge Alert
-         * @description Say that somebody looks after an alert that fires, with a note; one that fires again is a new one.
-         */
-        post: operations["acknowledge_alert_v1_alerts__alert__acknowledge_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/alerts/receivers": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Receivers
-         * @description List every receiver of alerts by name, without its secrets.
-         */
-        get: operations["list_receivers_v1_alerts_receivers_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/alerts/receivers/{name}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Receiver
-         * @description Return one receiver of alerts, without its secrets.
-         */
-        get: operations["get_receiver_v1_alerts_receivers__name__get"];
-        /**
-         * Put Receiver
-         * @description Create a receiver of alerts, or replace it whole. Its first signing secret is shown this once.
-         */
-        put: operations["put_receiver_v1_alerts_receivers__name__put"];
-        post?: never;
-        /**
-         * Delete Receiver
-         * @description Forget a receiver of alerts, and what still waits for it.
-         */
-        delete: operations["delete_receiver_v1_alerts_receivers__name__delete"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/alerts/receivers/{name}/rotate-secret": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Rotate Receiver Secret
-         * @description Make a new signing secret, shown this once; the old ones sign beside it for `overlap`.
-         */
-        post: operations["rotate_receiver_secret_v1_alerts_receivers__name__rotate_secret_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/keys": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Keys
-         * @description List every key, without what opens anything.
-         */
-        get: operations["list_keys_v1_keys_get"];
-        put?: never;
-        /**
-         * Create Key
-         * @description Make a key, with a role or with scopes. It is shown this once.
-         */
-        post: operations["create_key_v1_keys_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/keys/{key_id}/rotate": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Rotate Key
-         * @description Make a successor with the same name, role, scopes and end; the old key ends after `overlap`.
-         */
-        post: operations["rotate_key_v1_keys__key_id__rotate_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/keys/{key_id}/revoke": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Revoke Key
-         * @description Refuse a key from now on; every other replica does within a second.
-         */
-        post: operations["revoke_key_v1_keys__key_id__revoke_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2790,9 +2790,8 @@ export interface components {
          * @description How often an account's trackers are polled.
          *
          *         Attributes:
-         *             polling_interval_minutes: As it was set.
          *             placed_interval_minutes: Of its trackers' wheel; the corrector moves them when the two differ.
-         *             max_age_days: How long new trackers are polled, unless their registration says otherwise.
+         *             max_age_days: How long new trackers are polled, unless their registration sets another end.
          *             polls_per_slice_max: Trackers that are polled in five minutes at most; the others are deferred in rotation.
          *             freshness_objective: The share of its polls that is to be made within 1.1 intervals of the one before.
          *             paused_at: Since when its trackers are not selected.
@@ -2815,7 +2814,7 @@ export interface components {
         };
         /**
          * AcknowledgeRequest
-         * @description What whoever looks after an alert says of it.
+         * @description A note of the operator who handles an alert.
          */
         AcknowledgeRequest: {
             /** @default null */
@@ -2823,12 +2822,11 @@ export interface components {
         };
         /**
          * ActionView
-         * @description What was decided about one client.
+         * @description The decision about one client.
          *
          *         Attributes:
-         *             chunk: With which it was written.
-         *             client: What the message says of it.
-         *             released: Whether the message has been sent on its way; it leaves with the others of its chunk.
+         *             client: The client's fields in the message.
+         *             released: Whether the message was released for delivery, with the others of its chunk.
          */
         ActionView: {
             client_id: string;
@@ -2840,7 +2838,7 @@ export interface components {
         };
         /**
          * AlertView
-         * @description One alert; ``acknowledged_by`` says who looks after it, while it fires.
+         * @description One alert; ``acknowledged_by`` is the operator who handles it, while it fires.
          */
         AlertView: {
             id: string;
@@ -2859,7 +2857,7 @@ export interface components {
         };
         /**
          * AlertsNow
-         * @description Alerts that fire now, by severity, and five of them: the most severe first, of these the newest.
+         * @description Firing alerts by severity, and five of them: the most severe first, of equal ones the newest.
          */
         AlertsNow: {
             critical: number;
@@ -2869,10 +2867,10 @@ export interface components {
         };
         /**
          * AttemptView
-         * @description One attempt of a job.
+         * @description One attempt of a job; ``lateness_ms`` is from its due instant to its start.
          *
-         *         ``outcome`` is ``failed``, ``timed_out``, ``lost`` (its worker), ``released`` (interrupted, at no cost), or of the
-         *         last one also ``running``, ``completed`` or ``cancelled``. ``lateness_ms`` is from its due instant to its start.
+         *         ``outcome`` is ``failed``, ``timed_out``, ``lost`` (with its worker) or ``released`` (interrupted, not counted); for
+         *         the last attempt also ``running``, ``completed`` or ``cancelled``.
          */
         AttemptView: {
             attempt: number;
@@ -2902,12 +2900,11 @@ export interface components {
         };
         /**
          * BatchChange
-         * @description What an action did.
+         * @description The result of an action.
          *
          *         Attributes:
          *             outcome: ``activated``, ``deactivated``, ``started``, ``stopped`` or ``unchanged``.
-         *             status: Of the batch, now.
-         *             executions: That were made or ended, in this order: the ended ones first.
+         *             executions: Those that it ended, then those that it created.
          */
         BatchChange: {
             name: string;
@@ -2921,7 +2918,7 @@ export interface components {
          * @description One batch.
          *
          *         Attributes:
-         *             definition: In the words that it was set with, every one of them; what is read from them is the same again.
+         *             definition: As it was set, with every field; putting it again changes nothing.
          *             next_slots: The next five occurrences; they run only while it is ``SCHEDULED``.
          */
         BatchDetail: {
@@ -2944,7 +2941,7 @@ export interface components {
         };
         /**
          * BatchExplanation
-         * @description Why a batch runs or does not: the next occurrence, those that got no execution, what is in the way.
+         * @description Why a batch runs or does not: the next occurrence, occurrences without an execution, and what prevents a run.
          */
         BatchExplanation: {
             name: string;
@@ -2955,16 +2952,16 @@ export interface components {
         };
         /**
          * BatchView
-         * @description What is executed, when.
+         * @description A batch: what is executed, and when.
          *
          *         Attributes:
-         *             kind: ``campaign``, or ``program`` for what a program brings.
+         *             kind: ``campaign``, or ``program`` for a batch that a program registers.
          *             type: ``MANUAL`` or ``AUTOMATIC``.
-         *             status: ``SCHEDULED`` when it runs by itself, else ``IDLE``.
-         *             version: One more with each edit.
-         *             next_slot_at: The next occurrence that nobody has dealt with.
-         *             open_executions: New ones and those at work.
-         *             set_by: ``app`` or ``operator``; a program replaces the first only.
+         *             status: ``SCHEDULED`` when it runs by its schedule, else ``IDLE``.
+         *             version: One more with each change of its definition.
+         *             next_slot_at: The next occurrence that is not handled yet.
+         *             open_executions: New and running ones.
+         *             set_by: ``app`` or ``operator``; a program replaces only its own definition.
          */
         BatchView: {
             name: string;
@@ -3008,9 +3005,9 @@ export interface components {
          *
          *         Attributes:
          *             name: Of its key.
-         *             client: The address that it came from, and what it calls itself.
-         *             seen_at: When it was used last, to some minutes.
-         *             current: Whether the request itself was signed by it.
+         *             client: Its address and user agent.
+         *             seen_at: Its last use, to some minutes.
+         *             current: Whether this request belongs to the session.
          */
         BrowserSessionView: {
             id: string;
@@ -3034,9 +3031,9 @@ export interface components {
         };
         /**
          * BulkAction
-         * @description What an action on many jobs did, or would have done (``dry_run``).
+         * @description The result of a bulk action, or what it would change (``dry_run``).
          *
-         *         ``more`` when the limit left some over: ask again, with ``cursor`` set to ``next`` to go on behind the last one.
+         *         ``more`` is true when the limit left some over: call again with ``cursor`` set to ``next`` to continue.
          */
         BulkAction: {
             changed: number;
@@ -3095,7 +3092,7 @@ export interface components {
         };
         /**
          * ChunkWorker
-         * @description Who works on chunks of an execution now: how many, and since when on the oldest.
+         * @description A process that works on chunks of an execution: how many, and the start of the oldest.
          */
         ChunkWorker: {
             worker: string;
@@ -3104,7 +3101,7 @@ export interface components {
         };
         /**
          * CreatedJob
-         * @description The answer to a request for a job; ``created`` is false when its idempotency key had made the job before.
+         * @description The scheduled job; ``created`` is false when an earlier request with its idempotency key created it.
          */
         CreatedJob: {
             id: string;
@@ -3112,7 +3109,7 @@ export interface components {
         };
         /**
          * DeadCallPage
-         * @description The oldest dead letters, and how many there are in all.
+         * @description The oldest dead letters, and the number of all.
          */
         DeadCallPage: {
             items: components["schemas"]["DeadCallView"][];
@@ -3120,13 +3117,13 @@ export interface components {
         };
         /**
          * DeadCallView
-         * @description A call that was given up.
+         * @description A dead-lettered call.
          *
          *         Attributes:
-         *             id: Of the message; none where it has none, and then it is requeued with ``all`` only.
-         *             listener: In whose queue it was.
-         *             report_id: As far as the body can be read.
-         *             reason: Why, as a code: ``delivery_limit``, ``rejected`` or ``expired`` where RabbitMQ moved it by itself.
+         *             id: Of the message; ``null`` if it has none, and then only ``all`` requeues it.
+         *             listener: The listener whose queue it was in.
+         *             report_id: ``null`` if the body cannot be read.
+         *             reason: A code; ``delivery_limit``, ``rejected`` or ``expired`` if RabbitMQ dead-lettered it.
          *             body: At most 64 KiB, escaped.
          */
         DeadCallView: {
@@ -3142,7 +3139,7 @@ export interface components {
         };
         /**
          * DeadLetter
-         * @description Something that was given up and can be requeued.
+         * @description A dead letter, which can be requeued.
          */
         DeadLetter: {
             kind: string;
@@ -3155,7 +3152,7 @@ export interface components {
         };
         /**
          * DeadLettersNow
-         * @description What was given up, each counted up to the bound; ``fanout`` is ``None`` where no consumer has counted.
+         * @description Dead letters, each counted up to the bound; ``fanout`` is ``None`` where no consumer has counted.
          */
         DeadLettersNow: {
             jobs: number;
@@ -3164,7 +3161,7 @@ export interface components {
         };
         /**
          * DeadMessagesRequest
-         * @description Which dead letters go back: by the ids of their messages, or ``all``, the oldest first.
+         * @description Which dead letters to requeue: those with these message ids, or ``all``, oldest first.
          */
         DeadMessagesRequest: {
             /** @default null */
@@ -3176,7 +3173,7 @@ export interface components {
         };
         /**
          * DeadMessagesRequeued
-         * @description What went back into its queue; ``more`` when the limit may have left some over.
+         * @description The messages that were requeued; ``more`` if the limit may have left some out.
          */
         DeadMessagesRequeued: {
             requeued: number;
@@ -3193,13 +3190,13 @@ export interface components {
         };
         /**
          * DeadTaskView
-         * @description A task that was given up.
+         * @description A dead-lettered task.
          *
          *         Attributes:
-         *             id: Of the message; none where it has none, and then it is requeued with ``all`` only.
-         *             entity_code: As far as the body can be read, as ``task_type``.
-         *             reason: Why, as a code: ``delivery_limit``, ``rejected`` or ``expired`` where RabbitMQ moved it by itself.
-         *             body: At most 64 KiB, escaped; what looks like a secret is ``***``.
+         *             id: Of the message; null if it has none: then only ``all`` requeues it.
+         *             entity_code: If the body can be read, as ``task_type``.
+         *             reason: A code; ``delivery_limit``, ``rejected`` or ``expired`` if RabbitMQ itself moved it.
+         *             body: At most 64 KiB, escaped; values that look like secrets are ``***``.
          */
         DeadTaskView: {
             id: string | null;
@@ -3214,11 +3211,11 @@ export interface components {
         };
         /**
          * DeliveredPart
-         * @description What a delivery came to.
+         * @description The result of a delivery.
          *
          *         Attributes:
-         *             already: Another delivery came first, and its rows count; these are its figures.
-         *             checksum: SHA-256 of the rows as they are kept, hexadecimal.
+         *             already: Another delivery was first and its rows count; these are its figures.
+         *             checksum: SHA-256 of the stored rows, hexadecimal.
          */
         DeliveredPart: {
             report_id: string;
@@ -3231,17 +3228,17 @@ export interface components {
         };
         /**
          * DestinationView
-         * @description What waits for one destination.
+         * @description The waiting messages of one destination.
          *
          *         Attributes:
          *             waiting: Messages; from ``capped_at`` on that many or more.
-         *             tried: Of these, tried before.
-         *             oldest_s: How long the oldest one waits.
-         *             attempts: The most that one of them had.
+         *             tried: Those of them that were tried before.
+         *             oldest_s: The age of the oldest one.
+         *             attempts: The highest number of attempts of one of them.
          *             next_try_at: When the first of the tried ones is due.
          *             state: ``flowing``; ``waiting`` for another try; ``stuck``, with ``why``.
          *             why: ``no_relay``, ``unknown_scheme``, ``too_old`` (more than two minutes) or ``failing``.
-         *             error: What the oldest one ended with.
+         *             error: The last error of the oldest one.
          */
         DestinationView: {
             destination: string;
@@ -3258,7 +3255,7 @@ export interface components {
         };
         /**
          * DiscardedMessage
-         * @description A message that was given up: a dead letter of the kind ``outbox``.
+         * @description A discarded message: now a dead letter of the kind ``outbox``.
          */
         DiscardedMessage: {
             id: string;
@@ -3311,8 +3308,8 @@ export interface components {
          * @description One entity.
          *
          *         Attributes:
-         *             party: Goes into messages as it is. A secret that was written into it by SQL is shown as ``***``.
-         *             modules: Those that it is polled for, in its order, and others that it was polled for once.
+         *             party: Messages contain it unchanged. A secret that was written into it by SQL is shown as ``***``.
+         *             modules: Those that it is polled for, in its order, then others that it was polled for before.
          */
         EntityDetail: {
             code: string;
@@ -3355,19 +3352,16 @@ export interface components {
         };
         /**
          * EntityModule
-         * @description What became of polling an entity for one module. Runs that the database does not have yet are missing.
+         * @description Results of one entity for one module. Runs that are not written to the database yet are missing.
          *
          *         Attributes:
-         *             known: Whether there is such a module; no entity is polled for one that is unknown.
-         *             every: Length of a window; none where the module is unknown, as the windows.
-         *             paused: The module is, for every entity.
-         *             last_window_at: The newest window that ran with success.
+         *             known: Whether the module exists; no entity is polled for an unknown one.
+         *             every: Length of a window; null for an unknown module, as are the windows.
+         *             paused: The module is paused for every entity.
+         *             last_window_at: The newest window with a successful run.
          *             last_success_at: When that run began: ``LastExecutedAt`` of the next one.
-         *             running_since: When the current run began.
-         *             running_window_at: Its window.
-         *             failures: Runs that failed since the last success.
-         *             window_at: The current window.
-         *             next_window_at: Where the next one begins.
+         *             running_window_at: Window of the current run.
+         *             failures: Failed runs since the last success.
          */
         EntityModule: {
             name: string;
@@ -3386,10 +3380,10 @@ export interface components {
         };
         /**
          * EntityRequest
-         * @description An entity, whole: what is left out gets its default.
+         * @description All fields of an entity; omitted ones get their defaults.
          *
          *         Attributes:
-         *             party: Goes into messages as it is; secrets are written ``${env:NAME}``. At most 64 KiB.
+         *             party: Messages contain it unchanged; secrets are written ``${env:NAME}``. At most 64 KiB.
          */
         EntityRequest: {
             /** @default {} */
@@ -3416,8 +3410,8 @@ export interface components {
          * @description An entity without its party.
          *
          *         Attributes:
-         *             polling_enabled_modules: Names with commas between, as the column has them.
-         *             partner: Whose limits and breaker calls to this entity keep to.
+         *             polling_enabled_modules: Names with commas between, as in the column.
+         *             partner: Its limits and breaker apply to calls for this entity.
          *             config_version: One more with each change of the row; messages carry it.
          */
         EntityView: {
@@ -3467,7 +3461,7 @@ export interface components {
         };
         /**
          * ExecutionChange
-         * @description What an action did: ``paused``, ``resumed``, ``stopped``, ``retried`` or ``unchanged``.
+         * @description The result of an action: ``paused``, ``resumed``, ``stopped``, ``retried`` or ``unchanged``.
          */
         ExecutionChange: {
             id: string;
@@ -3481,14 +3475,13 @@ export interface components {
          * @description One execution.
          *
          *         Attributes:
-         *             progress: The share of its members that was read; of its chunks, where members are not counted. None before
-         *                 it has been cut into chunks.
+         *             progress: The share of its members that was read, or of its chunks when members are not counted. Null before it
+         *                 was divided into chunks.
          *             working: Up to twenty processes.
-         *             seen_per_s: How fast the last chunks went; none while nothing is at work.
-         *             eta_at: When the last member is read, at that pace.
-         *             error_trace: Where it failed.
-         *             problems: Up to ten examples of what could not be judged.
-         *             definition: What it was begun with.
+         *             seen_per_s: Pace of the last chunks; null while no chunk is running.
+         *             eta_at: When the last member will be read, at that pace.
+         *             problems: Up to ten examples of clients that could not be judged.
+         *             definition: With which it began.
          */
         ExecutionDetail: {
             id: string;
@@ -3548,18 +3541,17 @@ export interface components {
          * @description One occurrence of a batch.
          *
          *         Attributes:
-         *             name: Of the batch.
-         *             slot_at: The occurrence; of one that was started by hand, the moment of that.
-         *             started_by: ``schedule``, or who started it.
+         *             slot_at: The occurrence; for a start by hand, the time of the start.
+         *             started_by: ``schedule``, or the caller who started it.
          *             status: ``NEW``, ``IN_PROGRESS``, ``FINISHED``, ``EXCEPTION_OCCURRED``, ``STOPPED`` or ``DISABLED``.
-         *             version: Of the batch, with which it was begun.
-         *             planned_at: When it had been cut into chunks.
-         *             members: Counted when it was cut into chunks.
-         *             seen: Of these, read so far.
-         *             missing: Not selected because a field that decides is not there.
-         *             skipped: Could not be judged.
+         *             version: Of the batch, when the execution began.
+         *             planned_at: When it was divided into chunks.
+         *             members: Of its audience, counted when it was divided into chunks.
+         *             seen: Members that were read so far.
+         *             missing: Of these, not selected because a field of the condition is missing.
+         *             skipped: Of these, could not be judged.
          *             actions: Recorded, one per selected client.
-         *             released: Of these, sent on their way.
+         *             released: Of these, released for delivery.
          */
         ExecutionView: {
             id: string;
@@ -3590,7 +3582,7 @@ export interface components {
         };
         /**
          * ExecutionsNow
-         * @description Executions: to be begun, since when, at work, and actions that have not left; the last few of them.
+         * @description Executions: waiting and for how long, working, actions that have not left; and the last few.
          */
         ExecutionsNow: {
             waiting: number;
@@ -3601,7 +3593,7 @@ export interface components {
         };
         /**
          * Explanation
-         * @description Why a thing is where it is.
+         * @description Why an item is in its state.
          */
         Explanation: {
             id: string;
@@ -3613,8 +3605,8 @@ export interface components {
          * FanoutNow
          * @description Entity fan-out; ``queued`` is ``None`` where no consumer has counted.
          *
-         *         ``succeeded``, ``failed``, ``superseded`` and ``expired`` are of the last minute. ``called_per_s`` are calls of
-         *         modules' functions that ended, in whatever way.
+         *         ``succeeded``, ``failed``, ``superseded`` and ``expired`` are of the last minute. ``called_per_s`` counts ended
+         *         calls of modules' functions, with any outcome.
          */
         FanoutNow: {
             entities: number;
@@ -3631,9 +3623,10 @@ export interface components {
         };
         /**
          * FilterRequest
-         * @description Which jobs an action is for; at least one field that says which.
+         * @description The jobs that an action applies to; at least one field must select them.
          *
-         *         ``dry_run`` changes nothing and says how many it would be, up to 10,000. ``cursor`` is ``next`` of the call before.
+         *         With ``dry_run`` the action changes nothing and returns how many jobs match, up to 10,000. ``cursor`` is the
+         *         ``next`` of the previous call.
          */
         FilterRequest: {
             /** @default null */
@@ -3659,7 +3652,7 @@ export interface components {
         };
         /**
          * FinishedRates
-         * @description How attempts end, per second. ``given_back`` and ``snoozed`` cost no attempt.
+         * @description How attempts end, per second. ``given_back`` (released) and ``snoozed`` cost no attempt.
          */
         FinishedRates: {
             /** @default 0 */
@@ -3677,7 +3670,7 @@ export interface components {
         };
         /**
          * FiringAlert
-         * @description An alert that fires.
+         * @description A firing alert.
          */
         FiringAlert: {
             id: string;
@@ -3723,7 +3716,6 @@ export interface components {
          *
          *         Attributes:
          *             objective: The share that is to be fresh.
-         *             lag_ratio: As in the account.
          *             judged_until: The last judged minute, about a tenth of the interval ago.
          *             stale_since: Since when more of its last interval is stale than the objective allows; the alert ``account_lag``.
          *             recent: Of the last interval.
@@ -3743,7 +3735,7 @@ export interface components {
         };
         /**
          * HealthView
-         * @description That the process answers; nothing else.
+         * @description The process answers.
          */
         HealthView: {
             status: string;
@@ -3783,17 +3775,17 @@ export interface components {
         };
         /**
          * Holding
-         * @description Something that a session holds.
+         * @description A holding of a session.
          *
          *         Attributes:
-         *             kind: ``job``, ``lease``, ``execution`` (that it cuts into chunks), ``chunk``, ``report`` (of which it takes a
-         *                 step), ``part``, ``task`` (of fan-out), ``polls`` (in hand), or ``partition`` (of the polls' topic).
+         *             kind: ``job``, ``lease``, ``execution`` (which it cuts into chunks), ``chunk``, ``report`` (of which it takes a
+         *                 step), ``part``, ``task`` (of fan-out), ``polls`` (in progress), or ``partition`` (of the polls' topic).
          *             id: Of the job, execution or report.
          *             name: Task type, lease, batch, report type, listener, entity and module, partner, or topic.
          *             number: Of the chunk or partition.
-         *             since_at: Since when it holds it.
-         *             fence: Under which it writes.
-         *             count: Attempts of a job, members of a chunk, rows of a part so far, polls in hand.
+         *             since_at: When it took it.
+         *             fence: The fence of its writes.
+         *             count: Attempts of a job, members of a chunk, rows of a part so far, polls in progress.
          */
         Holding: {
             kind: string;
@@ -3806,15 +3798,14 @@ export interface components {
         };
         /**
          * ImportResult
-         * @description What an import did.
+         * @description The result of an import.
          *
          *         Attributes:
          *             import_id: The row of the audit trail.
-         *             lines: All that came, empty ones too.
-         *             created: Things made by this call.
-         *             existing: Lines whose key had made it before.
-         *             rejected: Lines that were not taken; the first 1,000 are in ``rejects``.
-         *             committed_lines: Every line up to this one is settled for good.
+         *             lines: All received ones, including empty ones.
+         *             existing: Lines whose item existed already.
+         *             rejected: Rejected lines; the first 1,000 are in ``rejects``.
+         *             committed_lines: Every line up to this one is committed.
          */
         ImportResult: {
             import_id: string;
@@ -3835,10 +3826,10 @@ export interface components {
         };
         /**
          * JobAction
-         * @description What an action did.
+         * @description The result of an action.
          *
-         *         ``outcome`` is ``cancelled`` (it will never start), ``requested`` (its worker was asked to stop it),
-         *         ``rescheduled``, ``run_now`` or ``retried``.
+         *         ``outcome`` is ``cancelled`` (it never starts), ``requested`` (its worker was asked to stop it), ``rescheduled``,
+         *         ``run_now`` or ``retried``.
          */
         JobAction: {
             id: string;
@@ -3849,9 +3840,9 @@ export interface components {
         };
         /**
          * JobCounts
-         * @description Jobs by state. Each count stops at ``capped_at``; of the states in ``at_least`` there may be more than it says.
+         * @description Jobs by state. Each count stops at ``capped_at``; the states in ``at_least`` may have more jobs than counted.
          *
-         *         ``partial`` says that some are in ``at_least`` because the look was bounded, not because there are so many.
+         *         ``partial`` is true when some are in ``at_least`` because the search was bounded, not because of ``capped_at``.
          */
         JobCounts: {
             counts: {
@@ -3863,9 +3854,9 @@ export interface components {
         };
         /**
          * JobDetail
-         * @description One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where that is still known.
+         * @description One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where it is still known.
          *
-         *         ``traceparent`` is the trace that it was scheduled in. Ids alone, so every role sees it; what is none is not shown.
+         *         ``traceparent``, its trace, has only ids, so every role sees it; an invalid one is not shown.
          */
         JobDetail: {
             id: string;
@@ -3902,9 +3893,9 @@ export interface components {
         };
         /**
          * JobPage
-         * @description One page of jobs, after ``searched`` rows were looked at.
+         * @description One page of jobs; ``searched`` rows were read.
          *
-         *         A page may be short, even empty, and have a ``next`` all the same: a look is bounded, and the next one goes on.
+         *         A page may be short or empty and still have a ``next``: a search is bounded, and the next one continues.
          */
         JobPage: {
             items: components["schemas"]["JobView"][];
@@ -3915,9 +3906,7 @@ export interface components {
         };
         /**
          * JobRequest
-         * @description A job that somebody wants. Without ``execute_at`` and ``delay`` it is due at once.
-         *
-         *         What the OpenAPI document shows; :class:`_Wire` is what is read.
+         * @description A job to schedule. Without ``execute_at`` and ``delay`` it is due at once.
          */
         JobRequest: {
             task_type: string;
@@ -3943,13 +3932,13 @@ export interface components {
         };
         /**
          * JobStatus
-         * @description Where a job is.
+         * @description The status of a job.
          * @enum {unknown}
          */
         JobStatus: "cancelled" | "completed" | "failed" | "pending" | "processing";
         /**
          * JobView
-         * @description A job in a listing; ``payload``, ``result`` and ``progress`` are in :class:`JobDetail`.
+         * @description A job in a list; ``payload``, ``result`` and ``progress`` are in :class:`JobDetail`.
          */
         JobView: {
             id: string;
@@ -3977,9 +3966,9 @@ export interface components {
          * JobsNow
          * @description One-shot jobs.
          *
-         *         ``running`` is what the living workers said with their last heartbeat. ``caught_up_in_s`` is ``due`` divided by
-         *         how fast it falls; where it is ``None``, ``not_caught_up`` says why. ``due_changes_per_s`` is below zero while the
-         *         backlog falls. ``partial``: jobs have more task types and priorities than a look counts, so there may be more.
+         *         ``running`` is the sum of the living workers' last heartbeats. ``caught_up_in_s`` is ``due`` divided by how fast it
+         *         falls; where it is ``None``, ``not_caught_up`` is the reason. ``due_changes_per_s`` is below zero while the backlog
+         *         falls. ``partial``: jobs have more task types and priorities than were counted, so there may be more.
          */
         JobsNow: {
             due: number;
@@ -4015,8 +4004,8 @@ export interface components {
          *
          *         Attributes:
          *             role: None where it has scopes instead.
-         *             scopes: All that it opens; empty where it has a role.
-         *             prefix: How it begins.
+         *             scopes: All that it allows; empty where it has a role.
+         *             prefix: Its first characters.
          */
         KeyView: {
             id: string;
@@ -4030,7 +4019,7 @@ export interface components {
         };
         /**
          * LastFile
-         * @description The newest report that is finished. ``took_s`` is from the request until its file was there.
+         * @description The newest finished report. ``took_s`` is from the request until its file existed.
          */
         LastFile: {
             id: string;
@@ -4042,7 +4031,7 @@ export interface components {
         };
         /**
          * LatenessNow
-         * @description Start minus due of the starts of the last minute; a figure is the upper end of its histogram's bucket.
+         * @description Start minus due of the last minute's starts; a figure is the upper end of its histogram's bucket.
          *
          *         ``None`` for a figure means more than an hour, the last bucket.
          */
@@ -4053,7 +4042,7 @@ export interface components {
         };
         /**
          * LatestJob
-         * @description One of the youngest jobs; the first line of its error.
+         * @description One of the newest jobs, with the first line of its error.
          */
         LatestJob: {
             id: string;
@@ -4070,9 +4059,9 @@ export interface components {
          *
          *         Attributes:
          *             version: Its fence.
-         *             held: Somebody has it now.
+         *             held: Whether it has a holder now.
          *             owner: Name of the process.
-         *             session: Its worker session, where one of that name lives.
+         *             session: Its worker session, if one of that name lives.
          *             age_s: Since it was taken.
          *             guards: What only its holder does.
          */
@@ -4093,7 +4082,7 @@ export interface components {
         };
         /**
          * LeasesNow
-         * @description Leases of the control loops. ``overdue`` have an owner who let the deadline pass, and nobody took over.
+         * @description Leases of the control loops. ``overdue`` have an owner that missed the deadline, and no successor.
          */
         LeasesNow: {
             held: number;
@@ -4102,7 +4091,7 @@ export interface components {
         };
         /**
          * LineReject
-         * @description A line that was not taken: its number from 1, a stable code and the reason.
+         * @description A rejected line: its number from 1, a stable code and the reason.
          */
         LineReject: {
             line: number;
@@ -4132,12 +4121,12 @@ export interface components {
          * @description One window of a module.
          *
          *         Attributes:
-         *             ends_at: Where the next one begins.
-         *             state: ``open`` while it is the current one, ``done`` when it succeeded for as many entities as are polled now,
-         *                 ``partly``, ``missed`` when it did for none, ``idle`` where nothing came and nothing was to come,
-         *                 as before the module was there.
-         *             published: Entities it was published for, of the last two windows: where PostgreSQL says who publishes. None
-         *                 for older ones; with Redis that is not known.
+         *             ends_at: Start of the next one.
+         *             state: ``open`` for the current one; ``done`` when it succeeded for as many entities as are polled now,
+         *                 ``partly`` for fewer, ``missed`` for none; ``idle`` when there was nothing to poll and no message, as before
+         *                 the module existed.
+         *             published: Entities it was published for, of the last two windows, when marks are in PostgreSQL. Null for older
+         *                 ones, and with Redis.
          */
         MatrixWindow: {
             window_at: string;
@@ -4177,7 +4166,6 @@ export interface components {
          * @description One module.
          *
          *         Attributes:
-         *             entities: That are polled for it.
          *             entities_stale: Of these, without a success for three windows, as the alert ``fanout_stale`` counted last.
          *             windows: The current one, and the three before it.
          */
@@ -4196,7 +4184,7 @@ export interface components {
         };
         /**
          * ModuleRequest
-         * @description A module, whole, as ``[modules.NAME]`` in a configuration file: what is left out gets its default.
+         * @description All settings of a module, as in ``[modules.NAME]`` of a configuration file; omitted ones get their defaults.
          */
         ModuleRequest: {
             /**
@@ -4215,12 +4203,10 @@ export interface components {
         };
         /**
          * ModuleView
-         * @description What entities are polled for.
+         * @description A module: what entities are polled for.
          *
          *         Attributes:
-         *             every: Length of a window.
-         *             timeout: Of one run.
-         *             gated: Polled only where a scheduler's environment says ``ENABLE_<NAME>_POLLING=true``.
+         *             gated: Published only by schedulers that have ``ENABLE_<NAME>_POLLING=true`` in their environment.
          *             set_by: ``default``, ``app``, ``operator`` or ``sql``; a program replaces the first two only.
          *             paused_at: Since when no entity is polled for it.
          */
@@ -4236,11 +4222,11 @@ export interface components {
         };
         /**
          * ModuleWindow
-         * @description What became of one window of a module, as consumers have counted it.
+         * @description Consumers' counts of one window of a module.
          *
          *         Attributes:
-         *             failed: Runs that failed, those that were tried again included.
-         *             superseded: Messages that came when a newer window had run already.
+         *             failed: Failed runs, those that were retried included.
+         *             superseded: Messages that arrived when a newer window had run already.
          *             expired: Messages dropped after the window's end without a success.
          */
         ModuleWindow: {
@@ -4256,7 +4242,7 @@ export interface components {
          *
          *         Attributes:
          *             expected: Entities that are polled for it now.
-         *             last_success_window_at: The newest window in which a run succeeded.
+         *             last_success_window_at: The newest window with a successful run.
          *             more: There are older windows in the range; 500 are shown.
          */
         ModuleWindows: {
@@ -4270,7 +4256,7 @@ export interface components {
         };
         /**
          * MoveRequest
-         * @description Which jobs, and where to: ``execute_at``, ``delay`` from now, ``shift`` of each one's due time; one of them.
+         * @description Which jobs to move, and to when: one of ``execute_at``, ``delay`` from now, ``shift`` of each due time.
          */
         MoveRequest: {
             /** @default null */
@@ -4302,7 +4288,7 @@ export interface components {
         };
         /**
          * NewKeyView
-         * @description A new key, shown this once.
+         * @description A new key, shown only in this response.
          */
         NewKeyView: {
             key: string;
@@ -4310,7 +4296,7 @@ export interface components {
         };
         /**
          * OutboxNow
-         * @description Messages that wait for the relay. ``failing`` destinations have an error at their head.
+         * @description Messages that wait for the relay. The first message of ``failing`` destinations has an error.
          */
         OutboxNow: {
             waiting: number;
@@ -4334,9 +4320,9 @@ export interface components {
         };
         /**
          * OverviewSeries
-         * @description The main figures of the last fifteen minutes in which somebody looked, a point every five seconds, oldest first.
+         * @description The main figures of the last fifteen minutes, a point every five seconds, oldest first.
          *
-         *         All lists are as long as ``at``. Times in which nobody looked are gaps between two instants.
+         *         All lists are as long as ``at``. While the overview is not in use there are no points.
          */
         OverviewSeries: {
             at: string[];
@@ -4354,11 +4340,10 @@ export interface components {
          * OverviewView
          * @description One snapshot; ``at`` is the database's clock.
          *
-         *         ``stale_since`` is set while the database does not answer, and ``stale_why`` says what it said: the rest is then
-         *         the last snapshot. ``changes`` has a number per list (``jobs alerts executions reports outbox leases workers
-         *         dead_letters accounts partners fanout``), which differs from the one before when the list has changed: compare
-         *         it with the one you saw, and fetch the list again when it differs. ``series`` comes with ``GET /v1/overview``
-         *         only; the stream carries ``None``.
+         *         ``stale_since`` is set while the database does not answer, and ``stale_why`` is the reason: the rest is then the
+         *         last snapshot. ``changes`` has a number per list (``jobs alerts executions reports outbox leases workers
+         *         dead_letters accounts partners fanout``), which changes when the list has changed: fetch a list again when its
+         *         number differs from the one you have. ``series`` is only in ``GET /v1/overview``; in the stream it is ``None``.
          */
         OverviewView: {
             at: string;
@@ -4383,7 +4368,7 @@ export interface components {
         };
         /**
          * Page[AccountLine]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_AccountLine_: {
             items: components["schemas"]["AccountLine"][];
@@ -4392,7 +4377,7 @@ export interface components {
         };
         /**
          * Page[ActionView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_ActionView_: {
             items: components["schemas"]["ActionView"][];
@@ -4401,7 +4386,7 @@ export interface components {
         };
         /**
          * Page[AlertView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_AlertView_: {
             items: components["schemas"]["AlertView"][];
@@ -4410,7 +4395,7 @@ export interface components {
         };
         /**
          * Page[AuditView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_AuditView_: {
             items: components["schemas"]["AuditView"][];
@@ -4419,7 +4404,7 @@ export interface components {
         };
         /**
          * Page[BatchView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_BatchView_: {
             items: components["schemas"]["BatchView"][];
@@ -4428,7 +4413,7 @@ export interface components {
         };
         /**
          * Page[BrowserSessionView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_BrowserSessionView_: {
             items: components["schemas"]["BrowserSessionView"][];
@@ -4437,7 +4422,7 @@ export interface components {
         };
         /**
          * Page[DeadLetter]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_DeadLetter_: {
             items: components["schemas"]["DeadLetter"][];
@@ -4446,7 +4431,7 @@ export interface components {
         };
         /**
          * Page[DestinationView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_DestinationView_: {
             items: components["schemas"]["DestinationView"][];
@@ -4455,7 +4440,7 @@ export interface components {
         };
         /**
          * Page[EntityStanding]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_EntityStanding_: {
             items: components["schemas"]["EntityStanding"][];
@@ -4464,7 +4449,7 @@ export interface components {
         };
         /**
          * Page[EntityView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_EntityView_: {
             items: components["schemas"]["EntityView"][];
@@ -4473,7 +4458,7 @@ export interface components {
         };
         /**
          * Page[ExecutionView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_ExecutionView_: {
             items: components["schemas"]["ExecutionView"][];
@@ -4482,7 +4467,7 @@ export interface components {
         };
         /**
          * Page[KeyView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_KeyView_: {
             items: components["schemas"]["KeyView"][];
@@ -4491,7 +4476,7 @@ export interface components {
         };
         /**
          * Page[LeaseView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_LeaseView_: {
             items: components["schemas"]["LeaseView"][];
@@ -4500,7 +4485,7 @@ export interface components {
         };
         /**
          * Page[ModuleView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_ModuleView_: {
             items: components["schemas"]["ModuleView"][];
@@ -4509,7 +4494,7 @@ export interface components {
         };
         /**
          * Page[OutboxView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_OutboxView_: {
             items: components["schemas"]["OutboxView"][];
@@ -4518,7 +4503,7 @@ export interface components {
         };
         /**
          * Page[PartnerView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_PartnerView_: {
             items: components["schemas"]["PartnerView"][];
@@ -4527,7 +4512,7 @@ export interface components {
         };
         /**
          * Page[PollPartitionView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_PollPartitionView_: {
             items: components["schemas"]["PollPartitionView"][];
@@ -4536,7 +4521,7 @@ export interface components {
         };
         /**
          * Page[PollRelayView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_PollRelayView_: {
             items: components["schemas"]["PollRelayView"][];
@@ -4545,7 +4530,7 @@ export interface components {
         };
         /**
          * Page[ReceiverView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_ReceiverView_: {
             items: components["schemas"]["ReceiverView"][];
@@ -4554,7 +4539,7 @@ export interface components {
         };
         /**
          * Page[ReportTypeView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_ReportTypeView_: {
             items: components["schemas"]["ReportTypeView"][];
@@ -4563,7 +4548,7 @@ export interface components {
         };
         /**
          * Page[ReportView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_ReportView_: {
             items: components["schemas"]["ReportView"][];
@@ -4572,7 +4557,7 @@ export interface components {
         };
         /**
          * Page[SliceView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_SliceView_: {
             items: components["schemas"]["SliceView"][];
@@ -4581,7 +4566,7 @@ export interface components {
         };
         /**
          * Page[TaskTypeView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_TaskTypeView_: {
             items: components["schemas"]["TaskTypeView"][];
@@ -4590,7 +4575,7 @@ export interface components {
         };
         /**
          * Page[TrackerView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_TrackerView_: {
             items: components["schemas"]["TrackerView"][];
@@ -4599,7 +4584,7 @@ export interface components {
         };
         /**
          * Page[VersionView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_VersionView_: {
             items: components["schemas"]["VersionView"][];
@@ -4608,7 +4593,7 @@ export interface components {
         };
         /**
          * Page[WorkerView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
         Page_WorkerView_: {
             items: components["schemas"]["WorkerView"][];
@@ -4617,11 +4602,11 @@ export interface components {
         };
         /**
          * PartRefusal
-         * @description A service says that it cannot bring its part, for good.
+         * @description A service's final refusal to deliver its part.
          *
          *         Attributes:
-         *             epoch: As the service was asked.
-         *             error: Why, for people.
+         *             epoch: Of the announcement.
+         *             error: The reason, for people.
          */
         PartRefusal: {
             epoch: number;
@@ -4629,21 +4614,21 @@ export interface components {
         };
         /**
          * PartView
-         * @description What became of one listener's part.
+         * @description The state of one listener's part.
          *
          *         Attributes:
          *             kind: ``function``, ``sql`` or ``service``.
          *             required: Without it there is no file.
          *             state: ``waiting`` for its stage, ``due``, ``running``, ``done``, ``failed`` or ``dropped``.
          *             rows: So far, while it runs.
-         *             attempts: That were begun.
-         *             error: Of the last attempt that failed.
-         *             asked_at: When its stage began; none while it waits for that.
-         *             began_at: The last attempt.
-         *             waited_s: From when it was asked for until that attempt began, or until now.
-         *             took_s: That attempt, so far while it runs.
-         *             slowest: Its stage was over, or goes on, because of it: the last one of its stage.
-         *             worker: Who brings it now.
+         *             attempts: Started attempts.
+         *             error: Of the last failed attempt.
+         *             asked_at: When its stage began; ``null`` while it waits for that.
+         *             began_at: Start of the last attempt.
+         *             waited_s: From ``asked_at`` to that attempt, or until now.
+         *             took_s: Duration of that attempt, so far while it runs.
+         *             slowest: Whether its stage ended with it, or still waits for it: the last part of the stage.
+         *             worker: The process that fetches it now.
          */
         PartView: {
             listener: string;
@@ -4671,7 +4656,7 @@ export interface components {
          *             state: ``called``, or why not: ``paused``, ``quiet``, ``retry_after``, ``breaker_open``, ``on_trial``,
          *                 ``settings_invalid``.
          *             state_until: When that ends, where it is known.
-         *             calls: None until this process was asked twice within five minutes.
+         *             calls: Null until this process has served this request twice within five minutes.
          */
         PartnerFigures: {
             name: string;
@@ -4694,8 +4679,7 @@ export interface components {
          *
          *         Attributes:
          *             trackers: Of this account.
-         *             account_now: Polls a second of this account.
-         *             all_now: Of all accounts, as the next hour's slots were last counted.
+         *             all_now: Polls a second of all accounts, as the next hour's slots were last counted.
          *             rate_per_s: What the tightest budget of the partner allows; none without one.
          *             used_now: ``all_now`` divided by it.
          *             over: More polls than the partner allows: they get later and later.
@@ -4714,7 +4698,7 @@ export interface components {
         };
         /**
          * PartnerNow
-         * @description What the turns of the last ten minutes became for one partner, and whether it is called.
+         * @description What became of one partner's time slots of the last ten minutes, and whether it is called.
          */
         PartnerNow: {
             name: string;
@@ -4731,7 +4715,6 @@ export interface components {
          * @description A partner, and the state that all processes share.
          *
          *         Attributes:
-         *             settings: As they were set.
          *             called_by: ``function`` of a live consumer, else ``http`` when the settings have it; null when neither.
          *             breaker: ``closed``, ``open`` (no calls until ``open_until``) or ``half_open`` (single trial calls).
          *             blocked_until: End of the silence that the partner requested (``Retry-After``).
@@ -4761,7 +4744,6 @@ export interface components {
          *             read_to: Polls from the position to this are in the reader's memory.
          *             unfinished_since: Since when the oldest unfinished poll has been on the topic; 10 s too late at most.
          *             reader: Name of the session that reads it; null without one.
-         *             seen_at: When its reader last reported.
          */
         PollPartitionView: {
             topic: string;
@@ -4782,9 +4764,9 @@ export interface components {
          *             waiting: Polls that are selected and not in a batch.
          *             released: Those of them whose second is past.
          *             frozen: Polls of the batch that is being published.
-         *             position: The last batch that is on the topic, as the topic says; null without Kafka.
-         *             problem: Code of why the relay is blocked, as the two sides or the relay say, or that Kafka does not answer.
-         *             says: The same as text.
+         *             position: The last batch on the topic, as the topic reports; null without Kafka.
+         *             problem: Code of why the relay is blocked: the two sides contradict each other, the relay reports it, or Kafka
+         *                 does not answer.
          *             stands_since: When the relay reported that it is blocked; null while it works.
          */
         PollRelayView: {
@@ -4804,7 +4786,7 @@ export interface components {
         };
         /**
          * PollsNow
-         * @description Polling. ``ahead``: polls released in each second of a minute; ``trackers`` is an estimate above 50,000.
+         * @description Polling. ``ahead``: polls released in each second of the next minute; ``trackers`` is estimated above 50,000.
          */
         PollsNow: {
             trackers: number;
@@ -4871,7 +4853,7 @@ export interface components {
         };
         /**
          * ReadyView
-         * @description Whether the process can work, and what was asked.
+         * @description Whether the process can work, and the result of each check.
          */
         ReadyView: {
             ready: boolean;
@@ -4881,7 +4863,7 @@ export interface components {
         };
         /**
          * Reason
-         * @description One link of the chain that says why a thing is where it is: a stable code, and words.
+         * @description One step of an explanation: a stable code, and a text.
          */
         Reason: {
             code: string;
@@ -4889,11 +4871,11 @@ export interface components {
         };
         /**
          * ReceiverRequest
-         * @description A receiver, whole: what is left out gets its default.
+         * @description A complete receiver: a field that is left out gets its default.
          *
          *         Attributes:
          *             url: ``https://…``, or ``http://…`` where that is allowed.
-         *             severity_min: The least bad that it wants to hear of.
+         *             severity_min: The lowest severity that it gets.
          *             rules: Only these; null is every rule.
          */
         ReceiverRequest: {
@@ -4909,7 +4891,7 @@ export interface components {
         };
         /**
          * ReceiverSecret
-         * @description A new signing secret, shown this once; the old ones sign beside it for ``overlap``.
+         * @description A new signing secret, shown only in this response; the old ones stay in use for ``overlap``.
          */
         ReceiverSecret: {
             receiver: string;
@@ -4918,7 +4900,7 @@ export interface components {
         };
         /**
          * ReceiverView
-         * @description One receiver, without its secrets; ``signing_secrets`` says how many sign.
+         * @description One receiver, without its secrets; ``signing_secrets`` is the number of secrets in use.
          */
         ReceiverView: {
             name: string;
@@ -4966,7 +4948,7 @@ export interface components {
         };
         /**
          * RefusedPart
-         * @description What a refusal came to; ``already`` where it had been said before.
+         * @description The result of a refusal; ``already`` if the part was refused before.
          */
         RefusedPart: {
             report_id: string;
@@ -4984,7 +4966,7 @@ export interface components {
         };
         /**
          * ReleasedLease
-         * @description A lease that was taken away: whoever had it, and the fence that is valid now.
+         * @description A lease that was taken away: its former holder, and the present fence.
          */
         ReleasedLease: {
             job_name: string;
@@ -4999,7 +4981,7 @@ export interface components {
          *             turns: Slots whose last minute is in the range.
          *             trackers: Polled again; in a dry run, would be.
          *             superseded_turns: Minutes in the range that have a later one, so that there is nothing to replay.
-         *             unread_turns: Slots of which trackers are skipped, because their polls may still be in Kafka.
+         *             unread_turns: Slots with skipped trackers, because their polls may still be in Kafka.
          *             unread_trackers: Skipped, because the consumers have not passed the batches that may hold their polls.
          *             unknown_trackers: Skipped, because the offsets of such a batch are unknown.
          *             released_until: When the last of them is released.
@@ -5047,7 +5029,7 @@ export interface components {
          *
          *         Attributes:
          *             parts: By stage and name.
-         *             manifest: What the file was made of, part by part, and what is missing.
+         *             manifest: The parts of the file, and what is missing.
          */
         ReportDetail: {
             id: string;
@@ -5086,12 +5068,12 @@ export interface components {
         };
         /**
          * ReportFile
-         * @description Where a report's file can be fetched, by anybody who has the link.
+         * @description A link to a report's file; anyone with the link can fetch the file.
          *
          *         Attributes:
          *             url: Of the object store, or a path of this API (it begins with a slash) that needs no key.
-         *             expires_at: When the link ends.
-         *             name: What the file should be saved as.
+         *             expires_at: When the link expires.
+         *             name: The name to save the file under.
          *             rows: Of the file, without the header.
          *             checksum: SHA-256 of the file, hexadecimal.
          */
@@ -5106,17 +5088,17 @@ export interface components {
         };
         /**
          * ReportRequestBody
-         * @description A report that somebody wants.
+         * @description A request for a report.
          *
          *         Attributes:
          *             type: One of the report types.
          *             conditions: Values of its parameters, at most 16 KiB.
-         *             format: ``csv`` or ``parquet``; the type's where it is left out.
-         *             requester: For whom; the caller's own name where it is left out. A requester has one running report per query.
-         *             department: Of the requester, to find reports by.
-         *             source: Who sent the requester to us, in the caller's own words.
-         *             notify: The receiver that hears of the end; the type's where it is left out.
-         *             max_age: A finished report of the same requester and query answers as well, if it is not older and has its file.
+         *             format: ``csv`` or ``parquet``; default: the type's.
+         *             requester: Default: the caller's name. A requester has one report under way per query.
+         *             department: Of the requester, to filter reports by.
+         *             source: The system that sent the requester, as the caller names it.
+         *             notify: The receiver to notify of the end; default: the type's.
+         *             max_age: A finished report of the same requester and query answers too, if it is not older and has its file.
          */
         ReportRequestBody: {
             type: string;
@@ -5137,10 +5119,10 @@ export interface components {
         };
         /**
          * ReportTypeDetail
-         * @description One report type.
+         * @description One report type with its definition.
          *
          *         Attributes:
-         *             definition: In the words of ``[report_types.NAME]``; what is read from it is the same type again.
+         *             definition: With the keys of ``[report_types.NAME]``; reading it gives the same type again.
          */
         ReportTypeDetail: {
             name: string;
@@ -5154,12 +5136,12 @@ export interface components {
         };
         /**
          * ReportTypeView
-         * @description What can be asked for.
+         * @description A report type.
          *
          *         Attributes:
-         *             listeners: Who brings the parts.
-         *             format: Where the request names none.
-         *             set_by: ``app`` or ``operator``; a program replaces the first only.
+         *             listeners: The listeners of its parts.
+         *             format: Used if the request names none.
+         *             set_by: ``app`` or ``operator``; a program replaces only ``app``.
          */
         ReportTypeView: {
             name: string;
@@ -5175,21 +5157,21 @@ export interface components {
          * @description The record of a report.
          *
          *         Attributes:
-         *             source: Who sent the requester to us, in the caller's own words.
-         *             query_key: Equal for requests that mean the same: type, format and conditions.
+         *             source: The system that sent the requester, as the caller names it.
+         *             query_key: Equal for requests with the same type, format and conditions.
          *             status: ``pending``, ``querying``, ``merging``, ``finished``, ``failed`` or ``cancelled``.
          *             format: Of the file.
-         *             stage: That is under way, or was the last one.
-         *             stages: How many there are.
+         *             stage: The current or last stage.
+         *             stages: Number of stages.
          *             parts_done: Of all stages.
-         *             parts_expected: The same.
-         *             checks: How often the delayed check has looked, in this stage.
-         *             restarts: How often all parts were asked again because some were lost.
+         *             parts_expected: Of all stages.
+         *             checks: Delayed checks of this stage so far.
+         *             restarts: How often all parts were fetched again because some were lost.
          *             file_address: Where the file is in the object store.
-         *             file: Where to fetch it: a path of this API; none until there is a file, and none after it was removed.
+         *             file: Where to fetch it: a path of this API; ``null`` before there is a file and after it was removed.
          *             rows: Of the file, without the header.
          *             checksum: SHA-256 of the file, hexadecimal.
-         *             error: Why there is no file, in words.
+         *             error: Why there is no file, as text.
          *             file_expires_at: When the file is removed.
          */
         ReportView: {
@@ -5241,7 +5223,7 @@ export interface components {
         };
         /**
          * RequestedReport
-         * @description The record that answers a request; ``created`` is false where an equal one had been asked for already.
+         * @description The record that answers a request; ``created`` is false if an equal report already existed.
          */
         RequestedReport: {
             id: string;
@@ -5279,10 +5261,10 @@ export interface components {
         };
         /**
          * RequeueRequest
-         * @description Which dead letters go back: by id, or the oldest of one subject (a task type, a destination).
+         * @description Which dead letters to requeue: by id, or the oldest of one subject (a task type, a destination).
          *
-         *         ``dry_run`` changes nothing and says how many there are among 100,000. ``cursor`` is ``next`` of the call before:
-         *         with it, what died again meanwhile is not taken a second time.
+         *         With ``dry_run`` the action changes nothing and returns how many there are among 100,000. ``cursor`` is the ``next``
+         *         of the previous call; with it, letters that died again meanwhile are not requeued a second time.
          */
         RequeueRequest: {
             /**
@@ -5303,10 +5285,10 @@ export interface components {
         };
         /**
          * Requeued
-         * @description What went back to work, or would have gone (``dry_run``); ``more`` when the limit left some over.
+         * @description The requeued letters, or those that would be (``dry_run``); ``more`` when the limit left some over.
          *
-         *         ``key_reused``: the jobs that stay dead letters, because another job has their idempotency key by now.
-         *         ``unfit``: those that stay, because they break a rule of new ones that is younger than they are.
+         *         ``key_reused``: jobs that stay dead letters, because another job has their idempotency key. ``unfit``: letters that
+         *         stay, because they break a rule that is newer than they are.
          */
         Requeued: {
             requeued: number;
@@ -5323,7 +5305,7 @@ export interface components {
         };
         /**
          * RescheduleRequest
-         * @description A new time: one of the two.
+         * @description A new time: either ``execute_at`` or ``delay``.
          */
         RescheduleRequest: {
             /** @default null */
@@ -5333,7 +5315,7 @@ export interface components {
         };
         /**
          * RetriedOutbox
-         * @description How many messages are due at once; ``more`` when some were left over: ask again.
+         * @description How many messages are now due; call again while ``more`` is true.
          */
         RetriedOutbox: {
             destination: string;
@@ -5342,14 +5324,14 @@ export interface components {
         };
         /**
          * RetryRequest
-         * @description Which destination is tried again now.
+         * @description The destination whose messages are tried again now.
          */
         RetryRequest: {
             destination: string;
         };
         /**
          * RotateKeyRequest
-         * @description How long the old key stays good beside the new one, and when the new one ends: with the old one by default.
+         * @description How long the old key stays valid, and when the new one expires: by default with the old one.
          */
         RotateKeyRequest: {
             /**
@@ -5363,7 +5345,7 @@ export interface components {
         };
         /**
          * RotateRequest
-         * @description How long the old secret stays good beside the new one; at most 30 days.
+         * @description How long the old secret stays valid beside the new one; at most 30 days.
          */
         RotateRequest: {
             /**
@@ -5375,7 +5357,7 @@ export interface components {
         };
         /**
          * SecretView
-         * @description A new signing secret, shown this once; the old ones sign beside it for ``overlap``.
+         * @description A new signing secret, shown only in this response; the old ones stay in use for ``overlap``.
          */
         SecretView: {
             task_type: string;
@@ -5394,16 +5376,16 @@ export interface components {
         };
         /**
          * ServicePart
-         * @description What a service needs to bring its part.
+         * @description The data that a service needs to fetch its part.
          *
          *         Attributes:
-         *             epoch: Rises when parts were lost and all are asked again; a delivery names it.
+         *             epoch: Rises when parts were lost and all are fetched again; a delivery names it.
          *             state: ``waiting`` for its stage, ``due``, ``done``, ``failed`` or ``dropped``.
-         *             conditions: As they were given, checked, with their defaults.
-         *             feed: What the stages before gave to this one's queries.
+         *             conditions: Of the request, checked, with defaults.
+         *             feed: Values from the stages before, for this stage's queries.
          *             columns: Types by name, as the report type declares them.
          *             deadline_at: When the report fails.
-         *             now: The database's clock, as everything here is.
+         *             now: The database's clock, which all times here use.
          */
         ServicePart: {
             report_id: string;
@@ -5425,18 +5407,18 @@ export interface components {
         };
         /**
          * SessionRequest
-         * @description An API key that signs in.
+         * @description A sign-in with an API key.
          */
         SessionRequest: {
             key: string;
         };
         /**
          * SessionView
-         * @description Who the key is.
+         * @description The identity of the request's key.
          *
          *         Attributes:
-         *             csrf: To be sent as ``x-tickwright-csrf`` with every change that the cookie signs; none for a bearer key.
-         *             shows_payloads: Whether this role sees payloads and other data of users.
+         *             csrf: Value for the header ``x-tickwright-csrf`` of every change with the cookie; null for a bearer key.
+         *             shows_payloads: Whether this role sees payloads and other user data.
          */
         SessionView: {
             name: string;
@@ -5457,7 +5439,7 @@ export interface components {
         };
         /**
          * SkippedClient
-         * @description An example of what could not be judged; without a client it is about the whole chunk.
+         * @description An example of a client that could not be judged; without a client, the problem is of the whole chunk.
          */
         SkippedClient: {
             chunk: number;
@@ -5474,8 +5456,6 @@ export interface components {
          *             selected: Put into the outbox.
          *             skipped: Not selected: paused, too old, or postponed by an event of the courier.
          *             deferred: Left to a later slice, because their account reached its cap of five minutes.
-         *             published: Sent.
-         *             polled: Answered.
          *             late: Answered more than a tenth of their interval after their due second.
          *             superseded: Dropped because the next poll was due.
          *             coalesced: Slots, not trackers, that were missed and replaced by a later selection.
@@ -5566,7 +5546,7 @@ export interface components {
         };
         /**
          * StoredReceiver
-         * @description The answer to a put; ``secret`` only when this call made it. It is shown this once.
+         * @description The stored receiver; ``secret`` only when this request made it, shown only in this response.
          */
         StoredReceiver: {
             receiver: components["schemas"]["ReceiverView"];
@@ -5584,7 +5564,7 @@ export interface components {
         };
         /**
          * StoredTaskType
-         * @description The answer to a put; ``secret`` only when this call made it. It is shown this once.
+         * @description The stored task type; ``secret`` only when this request made it, shown only in this response.
          */
         StoredTaskType: {
             task_type: components["schemas"]["TaskTypeView"];
@@ -5594,9 +5574,9 @@ export interface components {
         };
         /**
          * TaskTypeChange
-         * @description What is to be different about a task type; what is left out stays.
+         * @description Changes of a task type; a field that is left out keeps its value.
          *
-         *         ``version`` is that of the type as it was read: when it has another one by now, nothing is changed.
+         *         ``version`` is that of the type as the client read it. If the type has another version by now, nothing changes.
          */
         TaskTypeChange: {
             version?: number;
@@ -5626,7 +5606,7 @@ export interface components {
         };
         /**
          * TaskTypeRequest
-         * @description A task type, whole: what is left out gets its default.
+         * @description A complete task type: a field that is left out gets its default.
          */
         TaskTypeRequest: {
             /** @example https://example.org/jobs */
@@ -5664,7 +5644,7 @@ export interface components {
         };
         /**
          * TaskTypeView
-         * @description A task type; ``signing_secrets`` says how many secrets sign, never which.
+         * @description A task type; ``signing_secrets`` is the number of secrets in use.
          */
         TaskTypeView: {
             name: string;
@@ -5687,7 +5667,7 @@ export interface components {
         };
         /**
          * TouchedExecution
-         * @description An execution that an action made or ended; ``status`` is what it is now.
+         * @description An execution that an action created or ended; ``status`` is its present one.
          */
         TouchedExecution: {
             id: string;
@@ -5764,9 +5744,9 @@ export interface components {
         };
         /**
          * TypeFigures
-         * @description One task type now. Counts stop at ``capped_at``; what nobody can tell yet is null.
+         * @description The figures of one task type. Counts stop at ``capped_at``; unknown figures are null.
          *
-         *         ``failure_share`` is the share of attempts that failed of those that failed or succeeded, over about ten seconds.
+         *         ``failure_share`` is the share of failed attempts among those that failed or succeeded, over about ten seconds.
          */
         TypeFigures: {
             name: string;
@@ -5781,9 +5761,9 @@ export interface components {
         };
         /**
          * TypeFiguresView
-         * @description Every type that has live jobs, or of which a living worker has something to say.
+         * @description Every type that has live jobs or counters of a living worker.
          *
-         *         ``partial``: jobs have more task types and priorities than a look counts; unregistered types may be missing.
+         *         ``partial``: jobs have more task types and priorities than were counted; unregistered types may be missing.
          */
         TypeFiguresView: {
             items: components["schemas"]["TypeFigures"][];
@@ -5792,7 +5772,7 @@ export interface components {
         };
         /**
          * VersionDetail
-         * @description One version, in the words that it was set with.
+         * @description One version with its definition.
          */
         VersionDetail: {
             version: number;
@@ -5802,7 +5782,7 @@ export interface components {
         };
         /**
          * VersionView
-         * @description That a version was made, by whom and when.
+         * @description A version: its number, its author and its time.
          */
         VersionView: {
             version: number;
@@ -5826,7 +5806,6 @@ export interface components {
          *         Attributes:
          *             polls_per_s: Average of the next hour.
          *             slice_peak: Polls in the fullest slice of five minutes of the next hour.
-         *             slice_mean: Average of its slices.
          */
         WholeLoad: {
             polls_per_s: number;
@@ -5847,8 +5826,8 @@ export interface components {
          * @description One worker session and what it holds.
          *
          *         Attributes:
-         *             seen_ago_s: How old its last word is; one that lives renews every second or two.
-         *             facts: What it says of itself, with its ``counters`` since it began.
+         *             seen_ago_s: The age of its last heartbeat; a living session sends one every second or two.
+         *             facts: What it reports, with its ``counters`` since its start.
          *             holds: At most 100 of each kind.
          *             more: Kinds of which it holds more than are shown.
          */
@@ -6282,6 +6261,4020 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_jobs_v1_jobs_get: {
+        parameters: {
+            query?: {
+                status?: components["schemas"]["JobStatus"][] | null;
+                task_type?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_from?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_to?: string | null;
+                idempotency_key?: string | null;
+                /** @description Part of the key, the last error or the payload, in whatever case */
+                text?: string | null;
+                /** @description Held by this session now */
+                worker?: string | null;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobPage"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    schedule_v1_jobs_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                "Idempotency-Key"?: string;
+                /** @description The trace that the job belongs to (W3C Trace Context); a malformed one is ignored. */
+                traceparent?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["JobRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedJob"];
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedJob"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    import_jobs_v1_jobs_bulk_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                "Idempotency-Key"?: string;
+                /** @description The trace that the job belongs to (W3C Trace Context); a malformed one is ignored. */
+                traceparent?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-ndjson": string;
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportResult"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    count_jobs_v1_jobs_counts_get: {
+        parameters: {
+            query?: {
+                status?: components["schemas"]["JobStatus"][] | null;
+                task_type?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_from?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_to?: string | null;
+                idempotency_key?: string | null;
+                /** @description Part of the key, the last error or the payload, in whatever case */
+                text?: string | null;
+                /** @description Held by this session now */
+                worker?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobCounts"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_job_v1_jobs__job_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    explain_job_v1_jobs__job_id__explain_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Explanation"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_job_v1_jobs__job_id__cancel_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description Done */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retry_job_v1_jobs__job_id__retry_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reschedule_job_v1_jobs__job_id__reschedule_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RescheduleRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    run_job_now_v1_jobs__job_id__run_now_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_jobs_v1_jobs_cancel_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FilterRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retry_jobs_v1_jobs_retry_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FilterRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Requeued"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    run_jobs_now_v1_jobs_run_now_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FilterRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reschedule_jobs_v1_jobs_reschedule_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_task_types_v1_task_types_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_TaskTypeView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_task_type_v1_task_types__name__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskTypeView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_task_type_v1_task_types__name__put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TaskTypeRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredTaskType"];
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredTaskType"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delete_task_type_v1_task_types__name__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_task_type_v1_task_types__name__patch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TaskTypeChange"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredTaskType"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pause_task_type_v1_task_types__name__pause_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskTypeView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    enable_task_type_v1_task_types__name__enable_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskTypeView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rotate_secret_v1_task_types__name__rotate_secret_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RotateRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SecretView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_dead_letters_v1_dead_letters_get: {
+        parameters: {
+            query?: {
+                kind?: ("job" | "outbox") | null;
+                subject?: string | null;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_DeadLetter_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    requeue_dead_letters_v1_dead_letters_requeue_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RequeueRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Requeued"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_workers_v1_workers_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_WorkerView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    drain_worker_v1_workers__worker__drain_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                worker: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DrainView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_alerts_v1_alerts_get: {
+        parameters: {
+            query?: {
+                state?: ("firing" | "resolved") | null;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_AlertView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_outbox_v1_outbox_get: {
+        parameters: {
+            query?: {
+                destination?: string | null;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_OutboxView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_audit_v1_audit_get: {
+        parameters: {
+            query?: {
+                action?: string | null;
+                /** @description What the action begins with */
+                action_prefix?: string | null;
+                subject?: string | null;
+                /** @description Who did it */
+                actor?: string | null;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_AuditView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    overview_v1_overview_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OverviewView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    stream_v1_stream_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Server-sent events named `overview`, each with an OverviewView as its data, about one a second */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                    "text/event-stream": unknown;
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    task_type_figures_v1_task_types_figures_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TypeFiguresView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_worker_v1_workers__worker__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                worker: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkerDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_leases_v1_leases_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_LeaseView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    release_lease_v1_leases__job_name__release_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReleasedLease"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_destinations_v1_outbox_destinations_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_DestinationView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retry_destination_v1_outbox_retry_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RetryRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetriedOutbox"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    discard_message_v1_outbox__message__discard_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                message: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DiscardedMessage"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    acknowledge_alert_v1_alerts__alert__acknowledge_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alert: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["AcknowledgeRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_receivers_v1_alerts_receivers_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_ReceiverView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_receiver_v1_alerts_receivers__name__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReceiverView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_receiver_v1_alerts_receivers__name__put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReceiverRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredReceiver"];
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredReceiver"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delete_receiver_v1_alerts_receivers__name__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rotate_receiver_secret_v1_alerts_receivers__name__rotate_secret_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RotateRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReceiverSecret"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_keys_v1_keys_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_KeyView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_key_v1_keys_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KeyRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewKeyView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rotate_key_v1_keys__key_id__rotate_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RotateKeyRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewKeyView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revoke_key_v1_keys__key_id__revoke_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyView"];
+                };
             };
             /** @description No key, or one that is unknown, expired or revoked */
             401: {
@@ -14100,4020 +18093,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ExecutionChange"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_jobs_v1_jobs_get: {
-        parameters: {
-            query?: {
-                status?: components["schemas"]["JobStatus"][] | null;
-                task_type?: string | null;
-                /** @description RFC 3339 with its offset */
-                execute_from?: string | null;
-                /** @description RFC 3339 with its offset */
-                execute_to?: string | null;
-                idempotency_key?: string | null;
-                /** @description Part of the key, the last error or the payload, in whatever case */
-                text?: string | null;
-                /** @description Held by this session now */
-                worker?: string | null;
-                /** @description `next` of the page before */
-                cursor?: string | null;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobPage"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    schedule_v1_jobs_post: {
-        parameters: {
-            query?: never;
-            header?: {
-                "Idempotency-Key"?: string;
-                /** @description The trace that the job belongs to (W3C Trace Context); a malformed one is ignored. */
-                traceparent?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["JobRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["CreatedJob"];
-                };
-            };
-            /** @description Done */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["CreatedJob"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    import_jobs_v1_jobs_bulk_post: {
-        parameters: {
-            query?: never;
-            header?: {
-                "Idempotency-Key"?: string;
-                /** @description The trace that the job belongs to (W3C Trace Context); a malformed one is ignored. */
-                traceparent?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/x-ndjson": string;
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ImportResult"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    count_jobs_v1_jobs_counts_get: {
-        parameters: {
-            query?: {
-                status?: components["schemas"]["JobStatus"][] | null;
-                task_type?: string | null;
-                /** @description RFC 3339 with its offset */
-                execute_from?: string | null;
-                /** @description RFC 3339 with its offset */
-                execute_to?: string | null;
-                idempotency_key?: string | null;
-                /** @description Part of the key, the last error or the payload, in whatever case */
-                text?: string | null;
-                /** @description Held by this session now */
-                worker?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobCounts"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_job_v1_jobs__job_id__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobDetail"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    explain_job_v1_jobs__job_id__explain_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Explanation"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    cancel_job_v1_jobs__job_id__cancel_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description Done */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    retry_job_v1_jobs__job_id__retry_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    reschedule_job_v1_jobs__job_id__reschedule_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["RescheduleRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    run_job_now_v1_jobs__job_id__run_now_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    cancel_jobs_v1_jobs_cancel_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["FilterRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BulkAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    retry_jobs_v1_jobs_retry_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["FilterRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Requeued"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    run_jobs_now_v1_jobs_run_now_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["FilterRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BulkAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    reschedule_jobs_v1_jobs_reschedule_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["MoveRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BulkAction"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_task_types_v1_task_types_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_TaskTypeView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_task_type_v1_task_types__name__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TaskTypeView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    put_task_type_v1_task_types__name__put: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["TaskTypeRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["StoredTaskType"];
-                };
-            };
-            /** @description Done */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["StoredTaskType"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    delete_task_type_v1_task_types__name__delete: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            204: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    change_task_type_v1_task_types__name__patch: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["TaskTypeChange"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["StoredTaskType"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    pause_task_type_v1_task_types__name__pause_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TaskTypeView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    enable_task_type_v1_task_types__name__enable_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TaskTypeView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    rotate_secret_v1_task_types__name__rotate_secret_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: {
-            content: {
-                "application/json": components["schemas"]["RotateRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["SecretView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_dead_letters_v1_dead_letters_get: {
-        parameters: {
-            query?: {
-                kind?: ("job" | "outbox") | null;
-                subject?: string | null;
-                /** @description `next` of the page before */
-                cursor?: string | null;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_DeadLetter_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    requeue_dead_letters_v1_dead_letters_requeue_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["RequeueRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Requeued"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_workers_v1_workers_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_WorkerView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    drain_worker_v1_workers__worker__drain_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                worker: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["DrainView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_alerts_v1_alerts_get: {
-        parameters: {
-            query?: {
-                state?: ("firing" | "resolved") | null;
-                /** @description `next` of the page before */
-                cursor?: string | null;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_AlertView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_outbox_v1_outbox_get: {
-        parameters: {
-            query?: {
-                destination?: string | null;
-                /** @description `next` of the page before */
-                cursor?: string | null;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_OutboxView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_audit_v1_audit_get: {
-        parameters: {
-            query?: {
-                action?: string | null;
-                /** @description What the action begins with */
-                action_prefix?: string | null;
-                subject?: string | null;
-                /** @description Who did it */
-                actor?: string | null;
-                /** @description `next` of the page before */
-                cursor?: string | null;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_AuditView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    overview_v1_overview_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OverviewView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    stream_v1_stream_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Server-sent events named `overview`, each with an OverviewView as its data, about one a second */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": unknown;
-                    "text/event-stream": unknown;
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    task_type_figures_v1_task_types_figures_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TypeFiguresView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_worker_v1_workers__worker__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                worker: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["WorkerDetail"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_leases_v1_leases_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_LeaseView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    release_lease_v1_leases__job_name__release_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ReleasedLease"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_destinations_v1_outbox_destinations_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_DestinationView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    retry_destination_v1_outbox_retry_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["RetryRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetriedOutbox"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    discard_message_v1_outbox__message__discard_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                message: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["DiscardedMessage"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    acknowledge_alert_v1_alerts__alert__acknowledge_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                alert: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: {
-            content: {
-                "application/json": components["schemas"]["AcknowledgeRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AlertView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_receivers_v1_alerts_receivers_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_ReceiverView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_receiver_v1_alerts_receivers__name__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ReceiverView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    put_receiver_v1_alerts_receivers__name__put: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["ReceiverRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["StoredReceiver"];
-                };
-            };
-            /** @description Done */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["StoredReceiver"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    delete_receiver_v1_alerts_receivers__name__delete: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            204: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    rotate_receiver_secret_v1_alerts_receivers__name__rotate_secret_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: {
-            content: {
-                "application/json": components["schemas"]["RotateRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ReceiverSecret"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    list_keys_v1_keys_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_KeyView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    create_key_v1_keys_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["KeyRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NewKeyView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    rotate_key_v1_keys__key_id__rotate_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                key_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: {
-            content: {
-                "application/json": components["schemas"]["RotateKeyRequest"];
-            };
-        };
-        responses: {
-            /** @description Done */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NewKeyView"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    revoke_key_v1_keys__key_id__revoke_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                key_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["KeyView"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
