@@ -17,10 +17,17 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit, urlunsplit
 
+from tickwright.store.queries import load
+
 How = Literal["unsent", "unheard", "late"]
 _NOT_THE_START = {80877103, 80877104}
 _ENDS_A_GROUP = b"SQHXpdcf"
 _COMMIT = b"Q" + struct.pack("!i", 4 + len(b"COMMIT\x00")) + b"COMMIT\x00"
+
+
+def first_line(room: str, file: str, query: str) -> str:
+    """Return the first line of a query such as ``("engine", "leases.sql", "take_lease")``, which no other query has."""
+    return load(f"tickwright.{room}.sql", file)[query].splitlines()[0]
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import pytest
 
-from kit.answer_cuts import AnswerCuts, How
+from kit.answer_cuts import AnswerCuts, How, first_line
 from kit.batches import BatchWorld, Numbers
 from kit.consumers import LONG, done_times, queue_empty, running_consumer, seed
 from kit.engine import SHORT, insert, job_row
@@ -40,21 +40,17 @@ from tickwright.engine.outbox.table import Verdicts
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.fanout import TIMED_OUT, Run, RunStart
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, open_pool
-from tickwright.store.queries import load
 
-
-def _first_line(room: str, file: str, query: str) -> str:
-    """Return the first line of a query, which no other query has."""
-    return load(f"tickwright.capabilities.{room}.sql", file)[query].splitlines()[0]
-
-
-JOBS = _first_line("jobs", "claims.sql", "claim")
-PARTS = _first_line("reports", "parts.sql", "claim_parts")
-STEPS = _first_line("reports", "records.sql", "claim_steps")
-CHUNKS = _first_line("batches", "chunks.sql", "claim_chunk")
-EXECUTIONS = _first_line("batches", "chunks.sql", "claim_execution")
-RUNS = _first_line("fanout", "runs.sql", "begin")
-POLLS = _first_line("polling", "poll_queue.sql", "take")
+JOBS = first_line("capabilities.jobs", "claims.sql", "claim")
+PARTS = first_line("capabilities.reports", "parts.sql", "claim_parts")
+STEPS = first_line("capabilities.reports", "records.sql", "claim_steps")
+CHUNKS = first_line("capabilities.batches", "chunks.sql", "claim_chunk")
+EXECUTIONS = first_line("capabilities.batches", "chunks.sql", "claim_execution")
+RUNS = first_line("capabilities.fanout", "runs.sql", "begin")
+POLLS = first_line("capabilities.polling", "poll_queue.sql", "take")
+RELEASED_POLLS = first_line("capabilities.polling", "poll_queue.sql", "release")
+TAKEN_LEASE = first_line("engine", "leases.sql", "take_lease")
+RETRIED_MESSAGES = first_line("engine", "outbox.sql", "retry_later")
 HOWS: tuple[How, ...] = ("unsent", "unheard", "late")
 RUN = Run("DE*ABC", "CDRS", 1_700_000_000 // 900 * 900, 1)
 
@@ -281,7 +277,7 @@ async def check_a_late_give_back_reaches_no_later_take(url: str) -> None:
         await other.open()
         source, room = QueueSource(cut, ours), {trackers.partner_no: 10}
         first = await source.take(room)
-        cuts.cut("Others may have them", "late")
+        cuts.cut(RELEASED_POLLS, "late")
         with pytest.raises(UNAVAILABLE):
             await source.release(first)
         again = await source.take(room)
@@ -452,7 +448,7 @@ async def _retake(database_url: str, how: How) -> tuple[Lease | None, Lease | No
         first = await mine.take("work")
         assert first is not None
         await first.release()
-        cuts.cut("Take a lease that nobody holds", how)
+        cuts.cut(TAKEN_LEASE, how)
         with pytest.raises(UNAVAILABLE):
             await mine.take("work")
         theirs = await others.take("work") if how == "unheard" else None
@@ -477,7 +473,7 @@ async def test_what_is_held_is_not_taken_twice_by_its_own_process(database_url: 
         leases = Leases(pool, owner="a", terms=LONG)
         held = await leases.take("work")
         assert held is not None
-        cuts.cut("Take a lease that nobody holds", "unheard")
+        cuts.cut(TAKEN_LEASE, "unheard")
         with pytest.raises(UNAVAILABLE):
             await leases.take("work")
         assert await leases.take("work") is None
@@ -493,7 +489,7 @@ async def test_a_verdict_that_is_written_twice_is_one_attempt(database_url: str)
         lease = await Leases(pool, owner="a", terms=LONG).take(LEASE)
         assert lease is not None
         relay = OutboxRelay(Leases(pool, owner="a"), {}, direct_url=None)
-        cuts.cut("Refused or unknown: the same row", "unheard")
+        cuts.cut(RETRIED_MESSAGES, "unheard")
         verdicts = Verdicts(retried=[row_id], tries=[0], waits_s=[60.0], retry_errors=["no"])
         await relay._mark(lease, verdicts)
         assert cuts.made == 1

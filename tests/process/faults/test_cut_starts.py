@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kit.answer_cuts import AnswerCuts
+from kit.answer_cuts import AnswerCuts, first_line
 from kit.cli import environment, tickwright
 from kit.nodes import settings_of
 from kit.servers import PostgresServer
@@ -20,7 +20,7 @@ from tickwright.process.node import open_node, roles_of
 from tickwright.store.migrate import migrate
 
 ANY = " "
-TYPES = "All task types with the secrets that still sign"
+TYPES = first_line("capabilities.jobs", "task_types.sql", "list_types")
 REVISION = "CREATE TABLE tickwright.scheduled_tasks"
 CONFIG = """
 [task_types."from.file"]

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from kit.answer_cuts import AnswerCuts, How
+from kit.answer_cuts import AnswerCuts, How, first_line
 from kit.engine import connect, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
@@ -20,9 +20,8 @@ from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, open_pool
-from tickwright.store.queries import load
 
-CLAIM = load("tickwright.capabilities.jobs.sql", "claims.sql")["claim"].splitlines()[0]
+CLAIM = first_line("capabilities.jobs", "claims.sql", "claim")
 FILL = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), $2 FROM generate_series(1, $1)"
 STATES = "SELECT status, attempts, count(*) AS n FROM tickwright.scheduled_tasks GROUP BY 1, 2 ORDER BY 1, 2"
 ROW = "SELECT status, attempts, fence FROM tickwright.scheduled_tasks WHERE id = $1"
@@ -125,11 +124,14 @@ async def test_the_suite_notices_a_claimer_that_ends_and_is_sure(
 
 
 RESULTS = {
-    "complete": "Keep finished jobs in the day's history",
-    "result": "The same for jobs that returned something",
-    "retry": "Failed attempts with attempts left go back",
-    "fail": "The last attempt failed: the job becomes a dead letter",
-    "snooze": "The handler asked to be called again later",
+    name: first_line("capabilities.jobs", "results.sql", query)
+    for name, query in {
+        "complete": "complete",
+        "result": "complete_with_result",
+        "retry": "retry",
+        "fail": "fail",
+        "snooze": "snooze",
+    }.items()
 }
 
 
