@@ -7,15 +7,17 @@ everything that it opened, in reverse order.
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tickwright.engine.leases import LeasedService
-from tickwright.engine.retention import Retention
-from tickwright.observe.metrics import Source
 from tickwright.plugin.registrations import Registrations
 from tickwright.plugin.settings import Settings
-from tickwright.ports.service import Service
-from tickwright.store.pool import Pool
+
+if TYPE_CHECKING:  # the command line loads every plugin for its help, and none of these
+    from tickwright.engine.leases import LeasedService
+    from tickwright.engine.retention import Retention
+    from tickwright.observe.metrics import Source
+    from tickwright.ports.service import Service
+    from tickwright.store.pool import Pool
 
 T = TypeVar("T")
 
@@ -88,7 +90,7 @@ class Context:
     """
 
     settings: Settings
-    pool: Pool
+    pool: "Pool"
     direct_url: str | None
     registrations: Registrations
     read_config: Callable[[], Mapping[str, Mapping[str, Any]]]
@@ -96,27 +98,27 @@ class Context:
     roles: frozenset[str] = frozenset()
     callers: "Context | None" = None
     facts: dict[str, Any] = field(default_factory=dict)
-    services: list[Service] = field(default_factory=list)
-    leased: list[LeasedService] = field(default_factory=list)
-    retention: list[Retention] = field(default_factory=list)
-    sources: list[Source] = field(default_factory=list)
+    services: list["Service"] = field(default_factory=list)
+    leased: list["LeasedService"] = field(default_factory=list)
+    retention: list["Retention"] = field(default_factory=list)
+    sources: list["Source"] = field(default_factory=list)
 
     def tables(self, kind: str) -> Mapping[str, Any]:
         """Return the tables ``[kind.NAME]`` of the TOML file."""
         return self.read_config().get(kind, {})
 
-    def run(self, *services: Service) -> None:
+    def run(self, *services: "Service") -> None:
         """Add services."""
         self.services += services
 
-    def run_leased(self, *loops: LeasedService) -> None:
+    def run_leased(self, *loops: "LeasedService") -> None:
         """Add loops that one process at a time runs."""
         self.leased += loops
 
-    def retain(self, *rules: Retention) -> None:
+    def retain(self, *rules: "Retention") -> None:
         """Add retention rules."""
         self.retention += rules
 
-    def count(self, *sources: Source) -> None:
+    def count(self, *sources: "Source") -> None:
         """Add sources of metrics."""
         self.sources += sources
