@@ -115,8 +115,8 @@ async def test_operators_hear_of_threads_and_calls_that_do_not_come_back(databas
 
             await eventually_async(both, 60, what="both alerts")
             assert await firing() == {
-                "threads_stuck": "1 synchronous handlers of W do not come back; each keeps its thread.",
-                "report_calls_stuck": "1 calls of listeners of W do not come back; each keeps its place.",
+                "threads_stuck": "1 synchronous handlers of W do not return; each keeps a thread.",
+                "report_calls_stuck": "1 listener calls of W do not return; each keeps a slot.",
             }
             async with aiohttp.ClientSession() as client, client.get(f"http://{node.health_bind}/metrics") as answer:
                 page = await answer.text()

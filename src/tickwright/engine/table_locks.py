@@ -83,7 +83,7 @@ class TableLocks:
 def _complaint(row: Mapping[str, Any]) -> str:
     return (
         f"table_lock: session {row['pid']} of role {row['role']} waits with {row['mode']} of {row['relation']}, to "
-        f"which it has no right, and holds up everybody there: {_advice(row)}"
+        f"which it has no right, and blocks all others there: {_advice(row)}"
     )
 
 

@@ -153,7 +153,7 @@ async def test_batches_without_a_scheduler_are_told_of(batches: BatchWorld, watc
     assert await watch.firing("scheduler_stopped") == {}
     await batches.pool.execute(FINISHED_LONG_AGO)
     said = await watch.firing("scheduler_stopped")
-    assert said["campaign-checker"].startswith("Actions of executions do not leave: nobody is the campaign-checker")
+    assert said["campaign-checker"].startswith("Actions of executions do not leave: no process is the campaign-checker")
     executions = Executions(batches.pool, Cursors(batches.pool))
     assert "no_checker" in {reason.code for reason in (await executions.explain(first)).reasons}
     await executions.pause(first, caller=ADMIN)

@@ -93,7 +93,7 @@ async def test_a_report_behind_its_deadline_is_named_until_somebody_ends_it(alon
         await alone.pool.execute(late.format(step_at, 75))
         said = await watch.firing("report_overdue")
         assert set(said) == {"sales"}
-        shown = rf"1 reports of sales are not over behind their deadline, {report} for \d+ s \(dead-man\)\."
+        shown = rf"1 reports of sales are unfinished after their deadline, {report} for \d+ s \(dead-man\)\."
         assert re.fullmatch(shown, said["sales"]), said
     await alone.pool.execute("UPDATE tickwright.reports SET step_at = now()")
     async with alone.process({"good": good}):
@@ -104,14 +104,14 @@ async def test_a_report_behind_its_deadline_is_named_until_somebody_ends_it(alon
 async def test_what_no_process_serves_is_named_until_one_does(alone: ReportWorld, watch: Watch) -> None:
     """By function or source, and the role where steps are due; services are outside, so nobody knows of them."""
     report = await alone.request(plan_of("good", QUERY, SERVICE), kind="sales")
-    waits = f"parts of reports wait, first of all report {report}."
+    waits = f"parts of reports wait, first report {report}."
     assert await watch.firing("report_unserved") == {
-        "function:good": f"Nobody alive serves function:good: 1 {waits}",
-        "source:plt_user": f"Nobody alive serves source:plt_user: 1 {waits}",
+        "function:good": f"No live process serves function:good: 1 {waits}",
+        "source:plt_user": f"No live process serves source:plt_user: 1 {waits}",
     }
     await alone.pool.execute("UPDATE tickwright.reports SET step_at = now()")
     role = (await watch.firing("report_unserved"))["report-listener"]
-    assert role == f"Nobody alive serves report-listener: 1 steps of reports wait, first of all report {report}."
+    assert role == f"No live process serves report-listener: 1 steps of reports wait, first report {report}."
     async with alone.process({"good": good}) as process:
         process.session.facts["serves"] = ["function:good"]
 

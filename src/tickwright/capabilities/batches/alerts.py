@@ -11,7 +11,7 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "scheduler_stopped",
         "critical",
-        "{what}: nobody is the {subject} (dead-man). Start a process with the role scheduler.",
+        "{what}: no process is the {subject} (dead-man). Start a process with the role scheduler.",
         (timedelta(seconds=10), timedelta(seconds=30), timedelta(minutes=10)),
     ),
     AlertRule(
@@ -24,13 +24,14 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "execution_backlog",
         "warning",
-        "{count} executions of {subject} are due and not begun, {execution} for {late_s} s.",
+        "{count} executions of {subject} are due and not started, {execution} for {late_s} s.",
         (timedelta(minutes=10),),
     ),
     AlertRule(
         "execution_stalled",
         "critical",
-        "Execution {execution} of {subject} stands for {idle_s} s: {done} of {chunks} chunks are done (dead-man).",
+        "Execution {execution} of {subject} has made no progress for {idle_s} s: {done} of {chunks} "
+        "chunks are done (dead-man).",
         (timedelta(minutes=10),),
         every=timedelta(minutes=1),
     ),

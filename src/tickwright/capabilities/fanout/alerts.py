@@ -28,7 +28,8 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "fanout_unknown_module",
         "warning",
-        "{count} entities name the module {subject}, which nobody knows. Set it up (modules put) or correct the list.",
+        "{count} entities name the module {subject}, which is not registered. Register it (modules put) "
+        "or correct the list.",
         rows_max=100,
     ),
     AlertRule(
@@ -47,7 +48,7 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "fanout_failing",
         "warning",
-        "{count} entities fail for {subject} again and again, the last one {entity}: {error}",
+        "{count} entities fail repeatedly for {subject}, the last one {entity}: {error}",
         (3,),
         every=timedelta(minutes=1),
     ),

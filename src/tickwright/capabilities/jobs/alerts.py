@@ -11,7 +11,7 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "unknown_task_type",
         "warning",
-        "Jobs of type {subject} wait: nobody knows the type. Register it (task-types put) or cancel them.",
+        "Jobs of type {subject} wait: the type is not registered. Register it (task-types put) or cancel them.",
         (timedelta(seconds=10),),
     ),
     AlertRule(
@@ -48,6 +48,6 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "threads_stuck",
         "warning",
-        "{count} synchronous handlers of {subject} do not come back; each keeps its thread.",
+        "{count} synchronous handlers of {subject} do not return; each keeps a thread.",
     ),
 )

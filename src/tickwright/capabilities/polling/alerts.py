@@ -11,13 +11,13 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "scheduler_stopped",
         "critical",
-        "{what}: nobody is the {subject} (dead-man). Start a process with the role scheduler.",
+        "{what}: no process is the {subject} (dead-man). Start a process with the role scheduler.",
         (timedelta(seconds=10), timedelta(seconds=10), timedelta(seconds=30)),
     ),
     AlertRule(
         "config_time_miss",
         "critical",
-        "{count} trackers have no schedule long after they were registered.",
+        "{count} trackers still have no schedule after their registration.",
         (timedelta(minutes=10),),
     ),
     AlertRule(
@@ -29,7 +29,8 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "account_lag",
         "warning",
-        "{stale} of {polls} polls of account {subject} came after more than 1.1 intervals; its lag is {lag_percent} %.",
+        "{stale} of {polls} polls of account {subject} were made after more than 1.1 intervals; its lag "
+        "is {lag_percent} %.",
     ),
     AlertRule(
         "poll_relay_stalled",
@@ -40,19 +41,20 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "polls_wait",
         "critical",
-        "Polls of {subject} wait for {late_s} s although it may be called; consumers are too slow, or none runs.",
+        "Polls of {subject} wait for {late_s} s although calls are allowed; consumers are too slow, or none runs.",
         (timedelta(minutes=2),),
     ),
     AlertRule(
         "partner_breaker_open",
         "warning",
-        "Nobody calls {subject} until {open_until}, because it fails: {error}",
+        "Calls to {subject} are stopped until {open_until} because it fails: {error}",
         (timedelta(hours=1),),
     ),
     AlertRule(
         "partner_not_callable",
         "warning",
-        "Nobody can call {subject}, and trackers of it are due: its settings have no http, and no consumer a function.",
+        "{subject} cannot be called although its trackers are due: its settings have no http, and no "
+        "consumer has a function for it.",
         (timedelta(minutes=1),),
     ),
     AlertRule(
@@ -70,7 +72,7 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "freshness_unknown",
         "warning",
-        "How fresh accounts are was last judged at {since}, on {wheels} wheels; the role scheduler does it.",
+        "The freshness of accounts was last computed at {since}, on {wheels} wheels; the role scheduler computes it.",
         (timedelta(minutes=15),),
     ),
 )

@@ -11,7 +11,7 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "report_calls_stuck",
         "warning",
-        "{count} calls of listeners of {subject} do not come back; each keeps its place.",
+        "{count} listener calls of {subject} do not return; each keeps a slot.",
     ),
     AlertRule(
         "report_failed",
@@ -22,13 +22,13 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "report_overdue",
         "critical",
-        "{count} reports of {subject} are not over behind their deadline, {report} for {late_s} s (dead-man).",
+        "{count} reports of {subject} are unfinished after their deadline, {report} for {late_s} s (dead-man).",
         (timedelta(seconds=60),),
     ),
     AlertRule(
         "report_unserved",
         "warning",
-        "Nobody alive serves {subject}: {count} {what} of reports wait, first of all report {report}.",
+        "No live process serves {subject}: {count} {what} of reports wait, first report {report}.",
         hold=timedelta(minutes=1),
     ),
 )

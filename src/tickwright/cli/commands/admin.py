@@ -10,11 +10,11 @@ from tickwright.cli.kit.output import Cursor, Json, Limit, say, show_answer, sho
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import SCOPES
 
-dead_letters = typer.Typer(help="What was given up.", no_args_is_help=True, rich_markup_mode=None)
+dead_letters = typer.Typer(help="Work and messages that failed for good.", no_args_is_help=True, rich_markup_mode=None)
 workers = typer.Typer(help="Worker sessions.", no_args_is_help=True, rich_markup_mode=None)
 outbox = typer.Typer(help="Messages that wait for the relay.", rich_markup_mode=None)
 keys = typer.Typer(help="Keys of the API.", no_args_is_help=True, rich_markup_mode=None)
-sessions = typer.Typer(help="Browsers that are signed in.", no_args_is_help=True, rich_markup_mode=None)
+sessions = typer.Typer(help="Signed-in browser sessions.", no_args_is_help=True, rich_markup_mode=None)
 SHOWN_MAX = 10
 IN_RABBITMQ: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "fanout": ("task_type", ("id", "entity_code", "task_type", "died_at", "reason", "error_message")),

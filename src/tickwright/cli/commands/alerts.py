@@ -8,7 +8,7 @@ import typer
 from tickwright.cli.kit.gateway import ask, put_changes, through
 from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_json, show_page
 
-app = typer.Typer(help="Alerts, and who hears of them.", rich_markup_mode=None)
+app = typer.Typer(help="Alerts and their receivers.", rich_markup_mode=None)
 receivers = typer.Typer(help="Receivers of alerts, by signed webhook.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(receivers, name="receivers")
 COLUMNS = ("name", "url", "severity_min", "rules", "signing_secrets", "updated_at")

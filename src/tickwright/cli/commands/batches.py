@@ -112,5 +112,5 @@ def path(plural: str, name: str) -> str:
     return f"/{plural}/{quote(name, safe='')}"
 
 
-app = typer.Typer(help="Batches that programs bring.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Batches of items that programs define.", no_args_is_help=True, rich_markup_mode=None)
 add_commands(app, "batches")

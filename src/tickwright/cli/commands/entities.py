@@ -12,7 +12,7 @@ from tickwright.cli.kit.gateway import ask, put_changes, through
 from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
-app = typer.Typer(help="Entities: whom fan-out polls, for what.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Entities that fan-out polls, with their modules.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("code", "is_polling_enabled", "polling_enabled_modules", "partner", "config_version", "updated_at")
 MODULES = ("name", "every", "last_success_at", "running_since", "failures", "last_error", "next_window_at")
 SETTABLE = ("party", "is_polling_enabled", "polling_enabled_modules", "partner")

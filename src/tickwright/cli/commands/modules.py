@@ -9,7 +9,9 @@ from tickwright.cli.kit.gateway import ask, put_changes, through
 from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
-app = typer.Typer(help="Modules: what entities are polled for, how often.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Modules: what entities are polled for, and how often.", no_args_is_help=True, rich_markup_mode=None
+)
 COLUMNS = ("name", "every", "timeout", "gated", "set_by", "paused_at", "updated_at")
 WINDOWS = ("window_at", "succeeded", "failed", "superseded", "expired")
 SETTABLE = ("every", "timeout", "gated")

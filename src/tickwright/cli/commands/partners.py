@@ -11,7 +11,9 @@ from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json,
 from tickwright.domain.errors import Rejected
 from tickwright.partners.settings import read_kept
 
-app = typer.Typer(help="Partners: whom we poll, and their limits.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Partners: APIs of other companies, and their limits.", no_args_is_help=True, rich_markup_mode=None
+)
 COLUMNS = ("name", "settings", "called_by", "paused_at", "breaker", "open_until", "blocked_until", "last_error")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The partner.")]
 

@@ -14,7 +14,7 @@ from tickwright.cli.kit.gateway import Gateway, ask, through
 from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
-app = typer.Typer(help="Reports: asked for, looked at, fetched.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Request, show and download reports.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("id", "type", "status", "requester", "department", "parts_done", "parts_expected", "rows", "created_at",
            "finished_at")  # fmt: skip
 PARTS = ("listener", "stage", "kind", "required", "state", "rows", "attempts", "error")

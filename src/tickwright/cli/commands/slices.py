@@ -7,14 +7,14 @@ import typer
 from tickwright.cli.kit.gateway import ask
 from tickwright.cli.kit.output import Cursor, Json, Limit, Since, Until, show_answer, show_json, show_page, show_rows
 
-app = typer.Typer(help="The slice ledger: what became of each minute.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="The slice ledger: the outcome of each minute.", no_args_is_help=True, rich_markup_mode=None)
 COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")
 COLUMNS = ("due_at", "partner", *COUNTS)
 Partner = Annotated[str | None, typer.Option(help="One partner only.")]
 _LEFT_OUT = {
     "unread_trackers": "their polls may be in Kafka, in batches that the consumers have not passed. "
     "Ask again when the lag in tickwright outbox polls is 0; with --topic-lost if the topic has lost them",
-    "unknown_trackers": "nobody knows where one of their batches stands in Kafka. "
+    "unknown_trackers": "it is unknown whether one of their batches is in Kafka. "
     "If the lag in tickwright outbox polls is 0, they were read or are lost: ask again with --topic-lost",
 }
 

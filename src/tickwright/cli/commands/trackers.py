@@ -8,7 +8,7 @@ from tickwright.cli.kit.files import Upload, import_file
 from tickwright.cli.kit.gateway import ask
 from tickwright.cli.kit.output import Cursor, Json, Limit, TrackerId, show_answer, show_fields, show_json, show_page
 
-app = typer.Typer(help="Trackers: what is polled again and again.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Trackers: objects that are polled at an interval.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("id", "account_id", "partner", "external_id", "state", "status", "last_polled_at", "next_poll_at")
 CSV, NDJSON = "text/csv", "application/x-ndjson"
 

@@ -12,7 +12,7 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule(
         "outbox_oldest",
         "critical",
-        "The outbox row to {subject} that waits longest is {age_s} s old: {reason}",
+        "The oldest outbox row to {subject} is {age_s} s old: {reason}",
         (timedelta(seconds=120),),
     ),
     AlertRule(
@@ -54,7 +54,7 @@ RULES: tuple[AlertRule, ...] = (
         AlertRule(
             "session_lost",
             "warning",
-            "{subject} lost its lease; its jobs were given to others.",
+            "{subject} lost its lease; other processes take its work.",
             (timedelta(minutes=10),),
         ),
         AlertRule(
@@ -67,20 +67,21 @@ RULES: tuple[AlertRule, ...] = (
         AlertRule(
             "old_snapshot",
             "warning",
-            "{subject} has had a transaction open for {age_s} s; it keeps dead rows alive, or tables from being "
-            "changed, and slows everything down.",
+            "{subject} has had a transaction open for {age_s} s; dead rows cannot be removed, or tables "
+            "cannot be changed, and everything slows down.",
             (timedelta(minutes=5),),
         ),
         AlertRule(
             "table_lock",
             "critical",
-            "{subject} of role {role} waits with {mode} of {relation}, to which it has no right, and holds up "
-            "everybody there. End it (pg_terminate_backend); ALTER ROLE … NOLOGIN keeps it away.",
+            "{subject} of role {role} waits with {mode} of {relation}, to which it has no right, and "
+            "blocks all others there. End it (pg_terminate_backend); ALTER ROLE … NOLOGIN prevents more.",
         ),
         AlertRule(
             "notifications_pile_up",
             "critical",
-            "The queue of notifications is {percent} % full; full, it stops all. {subject} ({application}) keeps it.",
+            "The queue of notifications is {percent} % full; a full queue stops every notification. "
+            "{subject} ({application}) holds it back.",
             (25,),
         ),
         AlertRule(

@@ -22,7 +22,7 @@ const WHY: Record<string, string> = {
   no_relay: "no relay runs",
   unknown_scheme: "no relay knows such an address",
   too_old: "waits for more than two minutes",
-  failing: "fails again and again",
+  failing: "fails repeatedly",
 };
 
 function columns(may: boolean): Column<Destination>[] {
