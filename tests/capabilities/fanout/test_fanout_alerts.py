@@ -192,9 +192,7 @@ async def test_entities_that_fail_again_and_again_are_told_of_with_the_error(wor
         for code in "ABC":
             await world.put_task(code, window=window)
         await eventually_async(lambda: consumer.counts["failed"] >= 6, what="both failed three times")
-        assert (await watch.firing("fanout_failing"))[MODULE].startswith(
-            f"2 entities fail repeatedly for {MODULE}"
-        )
+        assert (await watch.firing("fanout_failing"))[MODULE].startswith(f"2 entities fail repeatedly for {MODULE}")
         await world.pool.execute("UPDATE tickwright.entities SET is_polling_enabled = false WHERE code = 'B'")
         said = await watch.firing("fanout_failing")
         assert said[MODULE].endswith("the last one A: HTTP 500")
