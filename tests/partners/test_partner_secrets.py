@@ -45,8 +45,8 @@ class Partner:
         """Wait until the consumer has read this token, or that there is none."""
 
         def newest() -> bool:
-            terms = self.made[-1].terms if self.made else None
-            return bool(self.made) and (terms and terms.headers["authorization"]) == (token and f"Bearer {token}")
+            schema = self.made[-1].schema if self.made else None
+            return bool(self.made) and (schema and schema.headers["authorization"]) == (token and f"Bearer {token}")
 
         await eventually_async(newest, 30, what=f"{token} is read")
 

@@ -153,7 +153,7 @@ async def check_replay_of_the_difference(ground: Ground) -> None:
 
 def without_sql(module: ModuleType, query: str, guard: str, instead: str) -> dict[str, Any]:
     """The queries of a module with one guard replaced."""
-    queries = dict(module._SQL)
+    queries = dict(module.SQL)
     assert guard in queries[query], f"{query} has no {guard!r}"
     return {**queries, query: queries[query].replace(guard, instead)}
 
