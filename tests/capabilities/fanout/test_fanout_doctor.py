@@ -63,7 +63,7 @@ async def test_a_missing_consumer_is_named_where_entities_are_polled(database_ur
 def test_redis_is_asked_whether_it_may_be_relied_on(database_url: str, redis_server: RedisServer) -> None:
     """One that throws keys away is a failure; one that is away is a warning, as PostgreSQL decides meanwhile."""
     env = {"DATABASE_URL": database_url, "REDIS_URL": redis_server.url}
-    assert findings("redis", **env) == [("ok", "answers, and throws nothing away")]
+    assert findings("redis", **env) == [("ok", "answers, and evicts nothing")]
     [(verdict, says)] = findings("redis", DATABASE_URL=database_url, REDIS_URL="redis://127.0.0.1:1/0")
     assert (verdict, "PostgreSQL decides alone" in says) == ("warn", True)
     with started(RedisServer({"maxmemory-policy": "allkeys-lru"})) as forgetful:

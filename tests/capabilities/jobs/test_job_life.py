@@ -178,12 +178,12 @@ class JobLife(RuleBasedStateMachine):
         if self.job is None or self.job.status != "pending" or not self.job.due:
             assert rows == []
             return
-        assert [row[0] for row in rows] == [self.job.id]
+        assert [row.id for row in rows] == [self.job.id]
         self.job.status, self.job.owner = "processing", self.tokens[worker]
         self.job.attempts += 1
         self.job.fence += 1
         self.job.begun = self.job.attempts < self.job.max_attempts  # a last attempt begins by a write of its own
-        assert (rows[0][4], rows[0][6]) == (self.job.attempts, self.job.fence)
+        assert (rows[0].attempts, rows[0].fence) == (self.job.attempts, self.job.fence)
 
     @precondition(lambda self: self.job is not None)
     @rule(worker=WORKERS)

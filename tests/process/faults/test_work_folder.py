@@ -25,7 +25,7 @@ from tickwright.transports.objectstore.work_folder import LazyFolder, work_folde
 HOLDER = """
 import sys
 from pathlib import Path
-from tickwright.process.work_folder import work_folder
+from tickwright.transports.objectstore.work_folder import work_folder
 with work_folder(Path(sys.argv[1])) as folder:
     (folder / "rows.ndjson").write_text("{}")
     print(folder, flush=True)

@@ -262,7 +262,7 @@ async def test_explain_follows_a_poll_through_kafka(world: PollWorld) -> None:
         assert first <= record.offset <= last
         assert await one.first("not_read", record.partition)
         async with running_consumer(world.url, terms=LONG, source_of=kafka_source(world.bootstrap, world.prefix)):
-            await eventually_async(lambda: one.first("in_flight", "test", "stands at 0"), 30, what="it is taken")
+            await eventually_async(lambda: one.first("in_flight", "test", "the group is at 0"), 30, what="it is taken")
             courier.talk()
             await eventually_async(lambda: all_done(world.pool, trackers), 30)
         assert "published" not in await one.chain()
@@ -276,9 +276,9 @@ async def test_explain_says_that_the_group_has_passed_what_was_dropped(world: Po
     assert await one.first("not_read", "yet")
     async with running_consumer(world.url, terms=LONG, source_of=kafka_source(world.bootstrap, world.prefix)):
         await eventually_async(lambda: one.first("in_flight", "test"), 30)
-    assert await one.first("not_read", "nobody reads", "stands at 0")
+    assert await one.first("not_read", "no consumer reads", "the group is at 0")
     await world.pool.execute("UPDATE tickwright.poll_reads SET position = 10000, read_to = 10000")
-    assert await one.first("passed", "stands at 10000")
+    assert await one.first("passed", "the group is at 10000")
 
 
 async def test_explain_keeps_the_batch_when_its_place_is_forgotten(world: PollWorld) -> None:
@@ -288,7 +288,7 @@ async def test_explain_keeps_the_batch_when_its_place_is_forgotten(world: PollWo
     await world.pool.execute("UPDATE tickwright.poll_batches SET partition_count = 0, partitions = '{}'")
     assert "only the position proved it" in (await one.chain())["published"]
     await world.pool.execute("DELETE FROM tickwright.poll_batches")
-    assert "in batch 1; where these stand is no longer known" in (await one.chain())["published"]
+    assert "in batch 1; its offsets are no longer known" in (await one.chain())["published"]
 
 
 # ---------------------------------------------------------------------- marks
