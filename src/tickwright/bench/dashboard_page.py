@@ -27,6 +27,7 @@ _USABLE = """(within_ms) => new Promise((told, refuse) => {
     .observe({ type: "mark", buffered: true });
 })"""
 _LOADED = "performance.getEntriesByType('resource').map((one) => new URL(one.name).pathname)"
+_VERSION = re.compile(r"^assets/[0-9a-f]{16}/")
 _WITHIN_MS = 60_000
 _BEHIND_S = 20.0
 
@@ -108,4 +109,5 @@ def _cold_load(browser: Any, url: str, key: str, details: dict[str, Any]) -> flo
 
 
 def _loaded(page: Any) -> set[str]:
-    return {path[1:] for path in page.evaluate(_LOADED) if path.endswith(".js")}
+    """Return the scripts by their names in the package: served, they have the page's version in their path."""
+    return {_VERSION.sub("assets/", path[1:]) for path in page.evaluate(_LOADED) if path.endswith(".js")}
