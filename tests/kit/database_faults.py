@@ -17,6 +17,15 @@ Strike = Callable[[], Awaitable[None]]
 CUTS: tuple[How, ...] = ("unsent", "unheard", "late")
 _WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass)"
 _SEEN_S = 40
+SHUTTING_DOWN = """
+CREATE FUNCTION tickwright.shutting_down() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'terminating connection due to administrator command' USING ERRCODE = '57P01';
+END $$;
+CREATE TRIGGER shutting_down BEFORE UPDATE ON tickwright.audit
+  FOR EACH STATEMENT EXECUTE FUNCTION tickwright.shutting_down();
+"""
+"""Every write of the audit trail fails as if PostgreSQL were being shut down."""
 
 
 class Fault(Protocol):

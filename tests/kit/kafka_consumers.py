@@ -1,16 +1,24 @@
 """Consumers that read polls from Kafka: their source, polls that our relay publishes, and what the group committed."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from pydantic import SecretStr
 
 from kit.consumers import Trackers, seed
 from kit.kafka_polls import PollWorld, terms_of
 from kit.waiting import eventually
+from tickwright import Answer, Poll
+from tickwright.capabilities.polling.consumer.courier import CourierRegistry, DeclaredPartner
 from tickwright.capabilities.polling.relay.messages import read_poll
 from tickwright.engine.session import WorkerSession
+from tickwright.plugin import Registrations
+from tickwright.plugin.settings import Bind, Settings
+from tickwright.process.node import Node, open_node
 from tickwright.store.pool import Pool
 from tickwright.transports.kafka.poll_source import KafkaPollSource
 
@@ -46,6 +54,30 @@ async def hand_to_relay(world: PollWorld, count: int, **settings: Any) -> Tracke
     trackers = await seed(world.pool, count, **settings)
     await world.pool.execute(_TO_THE_RELAY)
     return trackers
+
+
+@asynccontextmanager
+async def running_relay_and_consumer(world: PollWorld) -> AsyncIterator[Node]:
+    """Run both roles in one process, as the settings alone say; the partner ``acme`` answers each poll."""
+
+    async def ask(_: Poll) -> Answer:
+        return Answer("moving")
+
+    couriers = CourierRegistry()
+    couriers.add(DeclaredPartner("acme", {}, ask))
+    settings = Settings(
+        database_url=SecretStr(world.url),
+        metrics_bind=Bind("127.0.0.1", 0),
+        kafka_bootstrap=world.bootstrap,
+        kafka_prefix=world.prefix,
+        kafka_allow_single_broker=True,
+    )
+    roles = ["relay", "poll-consumer"]
+    async with open_node(settings, roles, registrations=Registrations(couriers), any_port=True) as node:
+        running = asyncio.create_task(node.run(signals=False))
+        yield node
+        node.supervisor.request()
+        await running
 
 
 def make_again(bootstrap: str, topic: str) -> None:

@@ -134,7 +134,7 @@ async def _listeners(pool: Pool) -> list[Finding]:
         return [Finding("report listeners", "ok", "every listener of every report type is served")]
     remedy = "run report-listener with the program (TICKWRIGHT_APP) or the TOML file (TICKWRIGHT_CONFIG) that has it"
     return [
-        Finding("report listeners", "warn", f"nobody alive serves {row['served_by']}, for {row['types']}", remedy)
+        Finding("report listeners", "warn", f"no live process serves {row['served_by']}, for {row['types']}", remedy)
         for row in unserved
     ]
 
@@ -157,7 +157,9 @@ async def examine_batches(pool: Pool) -> list[Finding]:
     if not unserved:
         return [Finding("batches", "ok", "a campaign-consumer has what every scheduled or open one needs")]
     return [
-        Finding("batches", "warn", f"nobody alive has {row['served_by']}, for {row['batches'][:NAMES_CHARS]}", _REMEDY)
+        Finding(
+            "batches", "warn", f"no live process has {row['served_by']}, for {row['batches'][:NAMES_CHARS]}", _REMEDY
+        )
         for row in unserved
     ]
 

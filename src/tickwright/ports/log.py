@@ -71,10 +71,10 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """It is unknown whether the batch is stored (if so, at ``stands``). Open the log again; its position shows it."""
+    """It is unknown whether the batch is stored (if so, at ``offsets``). Open the log again; its position shows it."""
 
     reason: str
-    stands: Committed = NOWHERE
+    offsets: Committed = NOWHERE
 
 
 Outcome = Committed | Aborted | Fenced | Doubt
@@ -111,7 +111,7 @@ class PositionedLog(Protocol):
         """Store one batch completely, with its number; raises for no failure of the log or the network."""
         ...
 
-    def stands(self, number: int) -> Committed:
+    def committed(self, number: int) -> Committed:
         """Return the offsets of a batch in doubt that the position has confirmed since; only for display.
 
         Only the writer that was in doubt knows them, until it closes the log or publishes again.

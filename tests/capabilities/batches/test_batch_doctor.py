@@ -30,7 +30,7 @@ async def test_the_doctor_says_what_a_scheduled_campaign_lacks(database_url: str
     db = await asyncpg.connect(database_url)
     await db.execute(CAMPAIGN)
     found = findings(database_url, tmp_path)
-    assert found["batches"] == ("warn", "nobody alive has source:crm, for loans")
+    assert found["batches"] == ("warn", "no live process has source:crm, for loans")
     assert found["campaign-consumer"][0] == "warn"
     await db.execute(CONSUMER)
     found = findings(database_url, tmp_path)

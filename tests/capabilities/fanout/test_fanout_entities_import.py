@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 
 from kit.api import Answer, Client, RunningApi, running_api
+from kit.database_faults import SHUTTING_DOWN
 from kit.polling import Ground
 from kit.waiting import eventually_async
-
-SHUTTING_DOWN = """
-CREATE FUNCTION tickwright.shutting_down() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE EXCEPTION 'terminating connection due to administrator command' USING ERRCODE = '57P01';
-END $$;
-CREATE TRIGGER shutting_down BEFORE UPDATE ON tickwright.audit
-  FOR EACH STATEMENT EXECUTE FUNCTION tickwright.shutting_down();
-"""
 
 
 @pytest.fixture

@@ -100,13 +100,13 @@ async def test_who_is_expected_and_not_there_is_named(env: dict[str, str]) -> No
     found = findings(**env)
     assert found["report-listener"] == [("warn", "none is alive: no report is made")]
     assert found["report listeners"] == [
-        ("warn", "nobody alive serves function:scores, for sales"),
-        ("warn", "nobody alive serves source:good, for sales"),
+        ("warn", "no live process serves function:scores, for sales"),
+        ("warn", "no live process serves source:good, for sales"),
     ]
     await connection.execute(LISTENER)
     found = findings(**env)
     assert found["report-listener"] == [("ok", "1 alive")]
-    assert found["report listeners"] == [("warn", "nobody alive serves function:scores, for sales")]
+    assert found["report listeners"] == [("warn", "no live process serves function:scores, for sales")]
     await connection.execute(
         """UPDATE tickwright.workers SET facts = '{"serves": ["source:good", "function:scores"]}'"""
     )

@@ -157,7 +157,7 @@ def polls(as_json: Json = False) -> None:
     for relay in page["items"]:
         if relay["problem"]:
             since = f", since {relay['stands_since']}" if relay["stands_since"] else ""
-            write(f"shard {relay['shard']} stands{since}: {relay['problem']}: {relay['says']}\n")
+            write(f"shard {relay['shard']} is stopped{since}: {relay['problem']}: {relay['says']}\n")
     if partitions:
         show_rows(
             partitions, ("topic", "partition", "end_offset", "position", "lag", "unfinished_since", "reader", "seen_at")

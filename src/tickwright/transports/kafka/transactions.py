@@ -217,13 +217,13 @@ class KafkaLog:
         if session is None:
             return Doubt("the log is not open")
         outcome = await session.call(lambda: session.send(batch))
-        self._in_doubt = (batch.number, outcome.stands if isinstance(outcome, Doubt) else NOWHERE)
+        self._in_doubt = (batch.number, outcome.offsets if isinstance(outcome, Doubt) else NOWHERE)
         if isinstance(outcome, Doubt | Fenced):
             self._discard()
         return outcome
 
-    def stands(self, number: int) -> Committed:
-        """Return the places of the batch in doubt. Under our lease, no other process can have sent it since."""
+    def committed(self, number: int) -> Committed:
+        """Return the offsets of the batch in doubt. Under our lease, no other process can have sent it since."""
         return self._in_doubt[1] if self._in_doubt[0] == number else NOWHERE
 
     async def close(self) -> None:

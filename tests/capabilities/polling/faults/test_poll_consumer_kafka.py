@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from pydantic import SecretStr
 
 from kit.consumers import (
     LONG,
@@ -25,18 +24,22 @@ from kit.consumers import (
     slice_of,
 )
 from kit.kafka import KafkaServer
-from kit.kafka_consumers import Offsets, hand_to_relay, kafka_source, make_again, publish, spoil
+from kit.kafka_consumers import (
+    Offsets,
+    hand_to_relay,
+    kafka_source,
+    make_again,
+    publish,
+    running_relay_and_consumer,
+    spoil,
+)
 from kit.kafka_polls import PollWorld, poll_world
 from kit.partners import Courier
 from kit.probes import Stops
 from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.capabilities.polling.consumer.courier import CourierRegistry, DeclaredPartner
 from tickwright.engine.session import WorkerSession
-from tickwright.plugin import Registrations
-from tickwright.plugin.settings import Bind, Settings
-from tickwright.process.node import open_node
 from tickwright.store.pool import Pool
 from tickwright.transports.kafka import poll_source
 from tickwright.transports.kafka.poll_partition import Progress
@@ -81,27 +84,9 @@ async def test_polls_that_our_relay_published_are_carried_out_once_each(world: P
 
 async def test_relay_and_consumer_need_no_more_than_the_settings(world: PollWorld) -> None:
     """One process with both roles and a Kafka that is named: the consumer waits for the topic and reads it."""
-    settings = Settings(
-        database_url=SecretStr(world.url),
-        metrics_bind=Bind("127.0.0.1", 0),
-        kafka_bootstrap=world.bootstrap,
-        kafka_prefix=world.prefix,
-        kafka_allow_single_broker=True,
-    )
-
-    async def ask(_: Poll) -> Answer:
-        return Answer("moving")
-
-    couriers = CourierRegistry()
-    couriers.add(DeclaredPartner("acme", {}, ask))
     trackers = await hand_to_relay(world, 50)
-    async with open_node(
-        settings, ["relay", "poll-consumer"], registrations=Registrations(couriers), any_port=True
-    ) as node:
-        running = asyncio.create_task(node.run(signals=False))
+    async with running_relay_and_consumer(world):
         await eventually_async(lambda: all_done(world.pool, trackers), 40)
-        node.supervisor.request()
-        await running
     assert len(await world.seen()) == 50
     assert await done_times(world.pool, trackers) == Counter(trackers.ids)
 
@@ -171,7 +156,7 @@ async def test_a_consumer_frozen_past_its_session_changes_nothing(world: PollWor
                 )
                 frozen.resume()
                 log = tmp_path / "frozen.log"
-                await eventually_async(lambda: b"polls.answers_not_ours" in log.read_bytes(), 20)
+                await eventually_async(lambda: b"polls.group_lost" in log.read_bytes(), 20)
                 assert not await done_times(world.pool, trackers), "the zombie's answers count"
                 stops.open("polls.before_results")
                 await eventually_async(lambda: all_done(world.pool, trackers), 40)

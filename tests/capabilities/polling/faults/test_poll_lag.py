@@ -9,27 +9,21 @@ from typing import Any
 
 import aiohttp
 import pytest
-from pydantic import SecretStr
 
 from kit.alerts import RULES
 from kit.consumers import LONG, Trackers, all_done, http_of, running_consumer
 from kit.kafka import KafkaServer
-from kit.kafka_consumers import hand_to_relay, kafka_source, publish, spoil
+from kit.kafka_consumers import hand_to_relay, kafka_source, publish, running_relay_and_consumer, spoil
 from kit.kafka_polls import PollWorld, Seen, poll_world
 from kit.leases import LONG as LEASE_LONG
 from kit.partners import Courier
 from kit.waiting import eventually_async
-from tickwright import Answer, Poll
 from tickwright.capabilities.operations.alerts.alerting import Alerting
-from tickwright.capabilities.polling.consumer.courier import CourierRegistry, DeclaredPartner
 from tickwright.capabilities.polling.relay.admin import PollPartitionView, poll_partitions
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
-from tickwright.plugin import Registrations
-from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.views import Reason
-from tickwright.process.node import open_node
 from tickwright.store.pool import Pool
 from tickwright.transports.kafka.poll_reader import PollReader
 from tickwright.transports.kafka.poll_source import KafkaPollSource
@@ -190,30 +184,12 @@ async def test_the_source_counts_what_it_read_skipped_and_holds(world: PollWorld
 
 async def test_the_page_of_a_process_has_what_relay_and_consumer_count(world: PollWorld) -> None:
     """Both roles in one process: opened once, read and done, and no lag."""
-    settings = Settings(
-        database_url=SecretStr(world.url),
-        metrics_bind=Bind("127.0.0.1", 0),
-        kafka_bootstrap=world.bootstrap,
-        kafka_prefix=world.prefix,
-        kafka_allow_single_broker=True,
-    )
-
-    async def ask(_: Poll) -> Answer:
-        return Answer("moving")
-
-    couriers = CourierRegistry()
-    couriers.add(DeclaredPartner("acme", {}, ask))
     trackers = await hand_to_relay(world, 50)
-    async with open_node(
-        settings, ["relay", "poll-consumer"], registrations=Registrations(couriers), any_port=True
-    ) as node:
-        running = asyncio.create_task(node.run(signals=False))
+    async with running_relay_and_consumer(world) as node:
         await eventually_async(lambda: all_done(world.pool, trackers), 40)
         await eventually_async(lambda: caught_up(world), 20)
         async with aiohttp.ClientSession() as client, client.get(f"http://{node.health_bind}/metrics") as answer:
             page = (await answer.text()).splitlines()
-        node.supervisor.request()
-        await running
     assert {"tickwright_poll_records_total 50.0", 'tickwright_poll_relay_opens_total{shard="0"} 1.0'} <= set(page)
     lags = [line for line in page if line.startswith("tickwright_poll_lag_records{")]
     assert len(lags) > 1

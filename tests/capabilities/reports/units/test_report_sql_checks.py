@@ -60,7 +60,7 @@ def test_a_definition_is_read_by_duckdb() -> None:
     with pytest.raises(Rejected) as caught:
         check_definition("t", words, checks=sql_checks())
     assert caught.value.details["problems"] == [
-        "report type.listeners.users.sql: nobody gives :contry; there are :country"
+        "report type.listeners.users.sql: there is no value :contry; there are :country"
     ]
     broken = {**words, "merge": "SELECT * FROM users JOIN orders USING (id)", "feeds": {2: "SELEC 1"}}
     with pytest.raises(Rejected) as caught:

@@ -171,13 +171,13 @@ def test_every_mistake_is_named_at_once_with_its_remedy() -> None:
         ({"listeners": []}, "t.listeners: give at least one"),
         ({"listeners": ["a"], "stages": [["b"]]}, "t.stages: listeners or stages"),
         ({"stages": []}, "t.stages: write 1 to 10 lists"),
-        ({"stages": [["a"], []]}, "t.stages: nobody is in stage 2"),
+        ({"stages": [["a"], []]}, "t.stages: stage 2 has no listeners"),
         ({"stages": [{"a": {"stage": 2}}]}, "t.listeners.a.stage: stages say it already"),
         ({"listeners": ["a", "A"], "merge": "x"}, "t.listeners.A: for SQL this is the same name as a"),
-        ({"stages": [["a"], ["a"]], "merge": "x"}, "t.listeners.a: stands twice"),
-        ({"listeners": {"a": {"stage": 2}}}, "t: nobody is in stage 1"),
+        ({"stages": [["a"], ["a"]], "merge": "x"}, "t.listeners.a: duplicate"),
+        ({"listeners": {"a": {"stage": 2}}}, "t: stage 1 has no listeners"),
         ({"listeners": ["a"], "feeds": {2: "x"}}, "t.feeds.2: there is no stage 2"),
-        ({"listeners": ["a"], "feeds": {2: "x", "2": "y"}}, "t.feeds: 2: stands twice"),
+        ({"listeners": ["a"], "feeds": {2: "x", "2": "y"}}, "t.feeds: 2: duplicate"),
         ({"listeners": [f"l{number}" for number in range(101)], "merge": "x"}, "t.listeners: at most 100"),
         ({"listeners": ["a"], "merge": "x" * 65_537}, "t.merge: at most 65536 bytes"),
         ({"listeners": ["a"], "merge": " "}, "t.merge: write one query"),
@@ -263,7 +263,7 @@ def test_a_query_asks_for_values_that_somebody_gives() -> None:
         "listeners": {"a": one, "b": {**one, "stage": 2}, "c": {**one, "stage": 3}},
         "feeds": {2: "SELECT ids"},
     }
-    assert problems_of(words, checks=CHECKS) == ["t.listeners.a.sql: nobody gives :ids; there are :country"]
+    assert problems_of(words, checks=CHECKS) == ["t.listeners.a.sql: there is no value :ids; there are :country"]
     words["listeners"]["a"] = {}
     check_definition("t", words, checks=CHECKS)
     words["feeds"] = {2: "SELECT *"}

@@ -88,7 +88,7 @@ def _check_name(place: _Place) -> Problem | None:
 
 def _check_list(place: _Place) -> Problem | None:
     if not place.is_list_due:
-        return Problem("expression_not_allowed", place.at, "a list stands on the right of in, nowhere else")
+        return Problem("expression_not_allowed", place.at, "a list is allowed only on the right of in")
     return None if place.node.parts else Problem("expression_type", place.at, "the list is empty: nothing is in it")
 
 

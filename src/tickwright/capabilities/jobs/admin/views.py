@@ -337,7 +337,7 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
     if facts["expires_at"] is not None and facts["expires_at"] <= max(now, due_at):
         yield Reason("expires", "it expires before it can start; it will end as cancelled")
     if not facts["workers"]:
-        yield Reason("no_worker", "no live worker: nobody claims jobs")
+        yield Reason("no_worker", "no live worker: no process claims jobs")
     elif facts["type_known"] and not facts["able_workers"]:
         yield _no_handler(facts["target"])
     if due_at <= now:

@@ -246,7 +246,7 @@ class PollRelay(LeasedService):
         """Open the log, mark what it proves, and publish until something is in doubt."""
         self.counters.opened += 1
         position = await log.open(self.shard)
-        await self._settle(lease, position, NOWHERE if position is None else log.stands(position))
+        await self._settle(lease, position, NOWHERE if position is None else log.committed(position))
         while self._works(lease):
             await self._sweep_queue(lease)
             found = await self._freeze(lease)

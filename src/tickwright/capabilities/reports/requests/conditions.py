@@ -147,7 +147,7 @@ def _value(value: Any, depth: int) -> Any:
 def _object(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     made = {_text(name): _value(item, depth + 1) for name, item in value.items()}
     if len(made) != len(value):
-        raise _bad("a name stands twice in one object, in two forms of Unicode")
+        raise _bad("a name is repeated in one object, in two forms of Unicode")
     return dict(sorted(made.items()))
 
 

@@ -168,7 +168,7 @@ def _feeds(value: Any) -> dict[int, str]:
         if isinstance(number, bool) or not isinstance(number, int) or not 2 <= number <= STAGES_MAX:
             raise bad(f"{stage}: a stage from 2 to {STAGES_MAX}: the first one is fed by the conditions")
         if number in feeds:
-            raise bad(f"{stage}: stands twice")
+            raise bad(f"{stage}: duplicate")
         feeds[number] = _sql(sql)
     return feeds
 
@@ -186,7 +186,7 @@ def _stages(value: Any) -> Any:
         raise bad(f'write 1 to {STAGES_MAX} lists of names, such as [["users"], ["withdrawals"]]')
     empty = [str(stage) for stage, group in enumerate(value, 1) if not group]
     if empty:
-        raise bad(f"nobody is in stage {empty[0]}")
+        raise bad(f"stage {empty[0]} has no listeners")
     return [_listener_names(group) for group in value]
 
 
@@ -270,13 +270,13 @@ def _check_names(listeners: Iterable[Listener], problems: list[str], *, where: s
         if first != one.name:
             problems.append(f"{where}.listeners.{one.name}: for SQL this is the same name as {first}")
     names = [one.name for one in listeners]
-    problems += [f"{where}.listeners.{name}: stands twice" for name in sorted({n for n in names if names.count(n) > 1})]
+    problems += [f"{where}.listeners.{name}: duplicate" for name in sorted({n for n in names if names.count(n) > 1})]
 
 
 def _check_stages(plan: Plan, problems: list[str], *, where: str) -> None:
     stages = {one.stage for one in plan.listeners}
     problems += [
-        f"{where}: nobody is in stage {stage}; stages have no gaps"
+        f"{where}: stage {stage} has no listeners; stages have no gaps"
         for stage in range(1, plan.stages)
         if stage not in stages
     ]
@@ -323,7 +323,7 @@ def _check_values(plan: Plan, problems: list[str], checks: SqlChecks, *, where: 
             problems.append(f"{where}.listeners.{one.name}.sql: {error.message}")
             continue
         problems += [
-            f"{where}.listeners.{one.name}.sql: nobody gives :{name}; there are {_listed(given)}"
+            f"{where}.listeners.{one.name}.sql: there is no value :{name}; there are {_listed(given)}"
             for name in sorted(asked - given if given is not None else ())
         ]
 
