@@ -1,7 +1,6 @@
 """Older schemas, for tests of what a migration makes of them."""
 
 import sqlalchemy
-from alembic import command
 
 from kit.postgres import sqlalchemy_url
 from tickwright.store import migrate as module
@@ -11,7 +10,5 @@ def upgrade_to(url: str, revision: str) -> None:
     """Bring a database to an older revision."""
     with sqlalchemy.create_engine(sqlalchemy_url(url), poolclass=sqlalchemy.NullPool).connect() as connection:
         module._prepare(connection)
-        config = module._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        module._upgrade(connection, revision)
         connection.commit()

@@ -6,13 +6,14 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 import sqlalchemy
-from alembic.script import ScriptDirectory
+from alembic.migration import MigrationContext
 
 from kit.migrations import upgrade_to
 from kit.postgres import sqlalchemy_url
@@ -23,8 +24,7 @@ from tickwright.domain.errors import Contended, Unavailable
 from tickwright.embedded.binaries import find_binaries
 from tickwright.store import migrate as module
 from tickwright.store.migrate import migrate, migration_sql
-from tickwright.store.migrations import run
-from tickwright.store.revisions import head_revision
+from tickwright.store.queries import head_revision
 
 FINGERPRINT = {
     "columns": """
@@ -135,7 +135,7 @@ def test_the_printed_sql_makes_the_same_schema(server: PostgresServer, bare_url:
 
 def test_no_revision_can_be_taken_back() -> None:
     """Forward only: a downgrade would delete what users were promised to keep."""
-    revisions = list(ScriptDirectory.from_config(module._config()).walk_revisions())
+    revisions = list(module._revisions())
     assert revisions
     assert [revision.revision for revision in revisions if hasattr(revision.module, "downgrade")] == []
 
@@ -191,19 +191,19 @@ def test_a_migrator_that_freezes_inside_a_revision_loses_its_locks_and_the_next_
     """The server ends its session, the traffic goes on, and what the frozen one hears then is said in one sentence."""
     frozen, go_on = threading.Event(), threading.Event()
 
-    def run_sql(name: str) -> None:
-        module_run_sql(name)
-        if name.startswith("0022"):
+    def run_sql(path: Path, context: MigrationContext) -> None:
+        module_run_sql(path, context)
+        if path.name.startswith("0022"):
             frozen.set()
             go_on.wait()
 
-    module_run_sql = run.run_sql
+    module_run_sql = module._run_sql
     upgrade_to(bare_url, "0020")
     monkeypatch.setitem(module._SETTINGS, "idle_in_transaction_session_timeout", "1s")
     with ThreadPoolExecutor(1) as threads:
         try:
             with monkeypatch.context() as patch:
-                patch.setattr(run, "run_sql", run_sql)
+                patch.setattr(module, "_run_sql", run_sql)
                 migration = threads.submit(migrate, bare_url)
                 eventually(frozen.is_set, 60, what="the migrator is inside a revision")
             ask(bare_url, INSERT)

@@ -33,8 +33,7 @@ from tickwright.process.settings import unknown_names
 from tickwright.sources.named import Sources, read_source
 from tickwright.store.app_roles import excess_rights
 from tickwright.store.pool import Pool, open_pool
-from tickwright.store.queries import load
-from tickwright.store.revisions import head_revision
+from tickwright.store.queries import head_revision, load
 from tickwright.transports.objectstore.opening import LazyObjects
 from tickwright.transports.objectstore.plugin import ObjectStoreSettings, objects_url
 from tickwright.transports.redis.connection import RedisClient

@@ -21,8 +21,7 @@ from tickwright.process.database import Database, open_database, translated
 from tickwright.process.plugins import PLUGINS
 from tickwright.process.tracing import open_traces
 from tickwright.store.pool import Pool, open_pool
-from tickwright.store.queries import load
-from tickwright.store.revisions import head_revision
+from tickwright.store.queries import head_revision, load
 
 _SQL = load("tickwright.process.sql", "wiring.sql")
 T = TypeVar("T")

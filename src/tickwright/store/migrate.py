@@ -7,24 +7,25 @@ freezes or is cut off inside a revision loses its session and its locks after te
 """
 
 import io
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import psycopg
 import sqlalchemy
-from alembic import command
-from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import Script, ScriptDirectory
+from alembic.script.revision import RevisionMap
 from psycopg.errors import DeadlockDetected, IdleInTransactionSessionTimeout, LockNotAvailable
 from sqlalchemy.exc import DBAPIError
 
 from tickwright.domain.errors import Contended, Rejected
 from tickwright.store.dsn import driver_url, servers
 from tickwright.store.pool import unavailable
-from tickwright.store.queries import load
+from tickwright.store.queries import REVISIONS, load
 
-_GRANT_AGAIN = load("tickwright.store.sql", "app_roles.sql")["grant_again"]
+_GRANTS = load("tickwright.store.sql", "app_roles.sql")
 LOCK_TRIES_MAX = 30
 CONNECT_TIMEOUT_S = 10
 _MIGRATION_LOCK = 7313_0001
@@ -63,8 +64,7 @@ def migrate(url: str) -> str:
 def migration_sql() -> str:
     """Return the whole schema as SQL text, to run by hand."""
     out = io.StringIO()
-    config = _config(output=out)
-    command.upgrade(config, "head", sql=True)
+    _upgrade(None, output=out)
     return out.getvalue()
 
 
@@ -82,13 +82,8 @@ def _migrate_once(engine: sqlalchemy.Engine, url: str) -> str:
     try:
         with engine.connect() as connection:
             _prepare(connection)
-            config = _config()
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-            connection.exec_driver_sql(_GRANT_AGAIN)
-            context = MigrationContext.configure(
-                connection, opts={"version_table": "schema_version", "version_table_schema": "tickwright"}
-            )
+            context = _upgrade(connection)
+            connection.exec_driver_sql(_GRANTS["grant_again"])
             revision = context.get_current_revision() or ""
             connection.commit()
             return revision
@@ -111,9 +106,57 @@ def _prepare(connection: sqlalchemy.Connection) -> None:
     connection.commit()
 
 
-def _config(output: Any = None) -> Config:
-    config = Config(output_buffer=output) if output else Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    config.set_main_option("sqlalchemy.url", "postgresql://")
-    config.set_main_option("path_separator", "os")
-    return config
+def _upgrade(
+    connection: sqlalchemy.Connection | None, destination: str = "head", output: io.StringIO | None = None
+) -> MigrationContext:
+    """Run the revisions up to ``destination``, each in its own transaction; without a connection, write them out."""
+    directory = ScriptDirectory(str(REVISIONS))
+    directory.revision_map = RevisionMap(_revisions)
+    context = MigrationContext.configure(
+        connection,
+        dialect_name="postgresql",
+        opts={
+            "fn": lambda current, _: directory._upgrade_revs(destination, current),  # noqa: SLF001  # see Alembic's cookbook
+            "version_table": "schema_version",
+            "version_table_schema": "tickwright",
+            "transactional_ddl": True,
+            "transaction_per_migration": bool(connection),
+            "as_sql": not connection,
+            "literal_binds": not connection,
+            "output_buffer": output,
+        },
+    )
+    with context.begin_transaction():
+        if connection is None:
+            context.impl.static_output("CREATE SCHEMA IF NOT EXISTS tickwright;")
+        context.run_migrations(context=context)
+    return context
+
+
+def _revisions() -> Iterator[Script]:
+    """Yield a revision for each ``versions/<number>_<name>.sql``, in the order of the numbers; none can be undone."""
+    before = None
+    for path in sorted(REVISIONS.glob("*.sql")):
+        number, _, name = path.stem.partition("_")
+        module = ModuleType(path.stem, name.replace("_", " "))
+
+        def upgrade(context: MigrationContext, path: Path = path) -> None:
+            _run_sql(path, context)
+
+        vars(module).update(down_revision=before, upgrade=upgrade)
+        yield Script(module, number, path)
+        before = number
+
+
+def _run_sql(path: Path, context: MigrationContext) -> None:
+    """Run the file as it is, or write it out; no bind parameters, so ``:`` and ``%`` mean themselves.
+
+    The rights of roles for plain SQL are set in the transaction of each revision: none keeps those of the one before.
+    """
+    text = path.read_text("utf-8")
+    if context.as_sql:
+        context.impl.static_output(text)
+    elif context.connection:
+        cursor = context.connection.connection.cursor()
+        cursor.execute(text)
+        cursor.execute(_GRANTS["grant_with_revision"])

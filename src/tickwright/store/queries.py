@@ -13,8 +13,10 @@ once. The idea is procrastinate's.
 import re
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 
+REVISIONS = Path(__file__).parent / "migrations" / "versions"
 _NAME = re.compile(r"^-- name: ([a-z][a-z0-9_]*)\n", re.MULTILINE)
 
 
@@ -61,3 +63,8 @@ def with_shared(queries: Mapping[str, str], *fragments: str) -> Mapping[str, str
 
 
 _SHARED = load("tickwright.store.sql", "fragments.sql")
+
+
+def head_revision() -> str:
+    """Return the newest schema revision of this release, such as ``"0002"``; needs no import of Alembic."""
+    return max(path.name for path in REVISIONS.glob("*.sql")).partition("_")[0]

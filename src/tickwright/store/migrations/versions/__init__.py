@@ -1,1 +1,0 @@
-"""One revision a file: ``NNNN_name.py`` runs ``NNNN_name.sql``."""
