@@ -20,7 +20,7 @@ from kit.migrations import upgrade_to
 from kit.redis_fanout import open_session
 from kit.servers import PgBouncer, PostgresServer
 from tickwright import cli
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.polling import partners as partner_rows
 from tickwright.capabilities.polling.consumer.result_writer import GroupAnswers, WrittenResults, write_results

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.fanout.entities.requests import masked_hosts
+from tickwright.capabilities.fanout.entities.schemas import masked_hosts
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import Destination, destination_of, destinations_of, parse_hosts

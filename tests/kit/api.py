@@ -35,7 +35,7 @@ from tickwright.rest.listener import Listener, bind
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.objectstore.opening import open_store
-from tickwright.transports.postgres.tasks import PostgresDeadLetters
+from tickwright.transports.postgres.broker import PostgresDeadLetters
 
 ADMIN = Caller("test", Role.ADMIN)
 

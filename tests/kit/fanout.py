@@ -20,13 +20,11 @@ from kit.processes import kill_group, spawn
 from kit.rabbit_tasks import Fanout
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
-from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, TwoStoreRunClaims
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, LedgerRunClaims, TwoStoreRunClaims
 from tickwright.capabilities.fanout.consumer.task_run import SlowShare, TaskRunner
 from tickwright.capabilities.fanout.handlers import DeclaredModule, EntityTask, Handler, ModuleRegistry
 from tickwright.capabilities.fanout.messages import NO_KEYS, SIGNATURE, MessageKeys, message_id, read_keys, write_task
-from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
-from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_parties
+from tickwright.capabilities.fanout.scheduler.publisher import FallbackMarks, LedgerMarks, Publisher, read_parties
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.modules import Window, window_at
@@ -38,13 +36,12 @@ from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import Service
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.postgres.broker import PostgresBroker
-from tickwright.transports.postgres.tasks import PostgresTaskQueue
+from tickwright.transports.postgres.broker import PostgresBroker, PostgresTaskQueue
 from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import TASK_KEY
-from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
 from tickwright.transports.redis.connection import RedisClient
+from tickwright.transports.redis.stores import RedisMarks, RedisRunClaims
 
 MODULE = "LOCATIONS"
 SECRETS = DeclaredSecrets({

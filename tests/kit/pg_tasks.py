@@ -9,8 +9,7 @@ from uuid import uuid4
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message
 from tickwright.store.pool import Pool
-from tickwright.transports.postgres.broker import PostgresBroker
-from tickwright.transports.postgres.tasks import PostgresDeadLetters
+from tickwright.transports.postgres.broker import PostgresBroker, PostgresDeadLetters
 from tickwright.transports.rabbitmq.topology import FanoutNames
 
 _WAITING = """

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import asyncpg
 
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
 from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, RunStart
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisRunClaims
 from tickwright.transports.redis.connection import RedisClient
+from tickwright.transports.redis.stores import RedisRunClaims
 
 OPEN = (
     "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from kit.redis_fanout import fresh_prefix
 from tickwright.ports.reports import PartKey, Put, PutAnswer
 from tickwright.transports.redis.connection import RedisClient
-from tickwright.transports.redis.report_parts import RedisParts
+from tickwright.transports.redis.stores import RedisParts
 
 LIFE = timedelta(minutes=10)
 NONCE = "5f"

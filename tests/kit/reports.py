@@ -37,7 +37,7 @@ from tickwright.sources.named import Sources, SourceSettings
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.objectstore.opening import open_store
 from tickwright.transports.redis.connection import RedisClient
-from tickwright.transports.redis.report_parts import RedisParts
+from tickwright.transports.redis.stores import RedisParts
 
 TERMS = LeaseTerms(timedelta(seconds=2), timedelta(seconds=0.3))
 OVER = frozenset({"finished", "failed", "cancelled"})

@@ -8,8 +8,13 @@ from typing import Any
 
 from tickwright.app.payloads import to_json
 from tickwright.capabilities.fanout.entities.entities import EntityQuery
-from tickwright.capabilities.fanout.entities.requests import EntityRequest
-from tickwright.capabilities.fanout.entities.views import EntityDetail, EntityExplanation, EntityView, StoredEntity
+from tickwright.capabilities.fanout.entities.schemas import (
+    EntityDetail,
+    EntityExplanation,
+    EntityRequest,
+    EntityView,
+    StoredEntity,
+)
 from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected

@@ -27,8 +27,8 @@ from tickwright.process.node import run_node
 from tickwright.process.settings import load_settings
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
-from tickwright.transports.rabbitmq.carriers import RabbitTaskTransport
 from tickwright.transports.rabbitmq.plugin import RabbitSettings
+from tickwright.transports.rabbitmq.tasks import RabbitTaskTransport
 
 CONSUMERS = 3
 CONSUMER = "tickwright.demo.hub"

@@ -27,7 +27,7 @@ from tickwright.partners import Failed
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
-from tickwright.transports.postgres import tasks as postgres_tasks
+from tickwright.transports.postgres import broker as postgres_tasks
 from tickwright.transports.rabbitmq import tasks as rabbit_tasks
 
 RULES_OF_FANOUT = [rule for rule in RULES if rule.name.startswith("fanout_")]

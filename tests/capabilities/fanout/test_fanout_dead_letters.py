@@ -14,8 +14,7 @@ from tickwright.capabilities.fanout.messages import write_task
 from tickwright.domain.modules import Window
 from tickwright.ports.broker import Message
 from tickwright.store.pool import open_pool
-from tickwright.transports.postgres.broker import PostgresBroker
-from tickwright.transports.postgres.tasks import PostgresDeadLetters, PostgresTaskQueue
+from tickwright.transports.postgres.broker import PostgresBroker, PostgresDeadLetters, PostgresTaskQueue
 
 WINDOW = Window(1_800_000_000, 300)
 

@@ -12,7 +12,7 @@ import pytest
 from kit.api import Answer, Client, RunningApi, running_api
 from kit.polling import Ground
 from tickwright.capabilities.fanout.entities import entities
-from tickwright.capabilities.fanout.entities.requests import PARTY_BYTES_MAX
+from tickwright.capabilities.fanout.entities.schemas import PARTY_BYTES_MAX
 
 HUB: dict[str, Any] = {
     "party": {"country_code": "NL", "endpoints": [{"identifier": "tokens", "url": "https://hub.example/ocpi/tokens"}]},

@@ -12,8 +12,8 @@ from psycopg import sql
 from kit.redis_fanout import LONG, open_session
 from kit.servers import PostgresServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
-from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
+from tickwright.capabilities.fanout.scheduler.publisher import LedgerMarks
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.fanout import EntityWindow, Run, Success
 from tickwright.store.migrate import migrate

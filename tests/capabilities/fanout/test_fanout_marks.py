@@ -20,12 +20,12 @@ from kit.redis_fanout import (
 )
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
-from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
+from tickwright.capabilities.fanout.scheduler.publisher import LedgerMarks
 from tickwright.ports.fanout import EntityWindow, Mark, Marks, Run
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
 from tickwright.transports.redis.connection import RedisClient
+from tickwright.transports.redis.stores import RedisMarks, RedisRunClaims
 
 HOUR = timedelta(hours=1)
 WINDOW = 1_800_000_000

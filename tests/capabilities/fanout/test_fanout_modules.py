@@ -7,7 +7,7 @@ import pytest
 
 from tickwright import EntityTask, Rejected, Tickwright
 from tickwright.capabilities.fanout.entities.modules import Modules
-from tickwright.capabilities.fanout.entities.requests import ModuleRequest
+from tickwright.capabilities.fanout.entities.schemas import ModuleRequest
 from tickwright.capabilities.fanout.handlers import DeclaredModule, ModuleRegistry
 from tickwright.capabilities.fanout.plugin import declare_modules
 from tickwright.plugin import Registrations

@@ -20,12 +20,12 @@ from kit.redis_fanout import (
 from kit.servers import RedisServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.fanout import Ended, Run, RunStart, Success
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisRunClaims
+from tickwright.transports.redis.stores import RedisRunClaims
 
 WINDOW = 1_700_000_000
 RUN = Run("DE*ABC", "LOCATIONS", WINDOW, 2)

@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from kit.redis_fanout import LOSE, OPEN, fresh_prefix
 from kit.servers import RedisServer
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
 from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, RunStart
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisRunClaims
 from tickwright.transports.redis.connection import RedisClient
+from tickwright.transports.redis.stores import RedisRunClaims
 
 T = TypeVar("T")
 EMPTY = "TRUNCATE tickwright.fanout_cursors, tickwright.fanout_windows, tickwright.workers CASCADE"

@@ -18,7 +18,7 @@ from tickwright.capabilities.reports.parts import listeners as listening
 from tickwright.capabilities.reports.parts.storage import HASH_TTL
 from tickwright.capabilities.reports.parts.store import PartsStore
 from tickwright.engine import claimed_work
-from tickwright.transports.redis.report_parts import RedisParts
+from tickwright.transports.redis.stores import RedisParts
 
 COMPLETE = "SELECT count(*) = 0 FROM tickwright.report_parts WHERE state <> 'done'"
 

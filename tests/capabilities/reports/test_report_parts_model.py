@@ -22,7 +22,7 @@ from kit.servers import RedisServer
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.reports import PartKey, Put, PutAnswer
 from tickwright.transports.redis.connection import RedisClient
-from tickwright.transports.redis.report_parts import RedisParts
+from tickwright.transports.redis.stores import RedisParts
 
 T = TypeVar("T")
 LIVES_S = (60, 600)

@@ -21,7 +21,7 @@ from tickwright.capabilities.reports.parts import deliveries
 from tickwright.capabilities.reports.parts.columns import COLUMNS_MAX
 from tickwright.capabilities.reports.parts.deliveries import Deliveries
 from tickwright.capabilities.reports.parts.storage import INLINE_BYTES_MAX
-from tickwright.transports.redis.report_parts import RedisParts
+from tickwright.transports.redis.stores import RedisParts
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 ROWS = b'{"user_id":1,"amount":"10.50"}\n{"user_id":2,"amount":"7.00"}\n'

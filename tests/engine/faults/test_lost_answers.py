@@ -23,8 +23,8 @@ from kit.reports import report_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
-from tickwright.capabilities.fanout.consumer import runs_store
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer import run_claims
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.polling.consumer import queue as poll_queue
@@ -197,7 +197,7 @@ async def _chunks(world: BatchWorld, folder: Path) -> Claim:
 
 async def _runs(_world: BatchWorld, _folder: Path) -> Claim:
     said = [RUN.entity_code], [RUN.task_type], [RUN.window_s], [RUN.at_once]
-    return lambda pool, to: pool.fetch(runs_store._SQL["begin"], to.owner, *said, to.number, TIMED_OUT)
+    return lambda pool, to: pool.fetch(run_claims._SQL["begin"], to.owner, *said, to.number, TIMED_OUT)
 
 
 async def _polls(world: BatchWorld, _folder: Path) -> Claim:

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from tickwright.ports.broker import Accepted, Message
-from tickwright.transports.postgres.broker import Delivery, PostgresBroker, PostgresConsumer
+from tickwright.transports.postgres.broker import PostgresBroker, PostgresConsumer, TopicDelivery
 
 OVER = timedelta(0)
 
@@ -41,9 +41,9 @@ async def test_competing_consumers_never_hold_the_same_message(pool: asyncpg.Poo
     """Eight takers at once share 200 messages without a double, and each message once."""
     await send(pool, 200)
 
-    async def taker() -> list[Delivery]:
+    async def taker() -> list[TopicDelivery]:
         consumer = PostgresConsumer(pool, "polls")
-        taken: list[Delivery] = []
+        taken: list[TopicDelivery] = []
         while part := await consumer.take(7):
             taken += part
         return taken

@@ -13,7 +13,7 @@ from kit.waiting import eventually_async
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.task_queue import Delivery
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.postgres.tasks import DELIVERIES_MAX, PostgresDeadLetters, PostgresTaskQueue
+from tickwright.transports.postgres.broker import DELIVERIES_MAX, PostgresDeadLetters, PostgresTaskQueue
 
 SHORT = timedelta(seconds=0.6)
 

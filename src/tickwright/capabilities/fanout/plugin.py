@@ -77,7 +77,7 @@ class FanoutPlugin(Plugin):
 
     def reclaim(self, context: Context) -> Sequence["Reclaim"]:
         """Release the runs that a lost session claimed."""
-        from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+        from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
 
         return (LedgerRunClaims(context.pool).reclaim,)
 
@@ -90,8 +90,12 @@ class FanoutPlugin(Plugin):
 
     def _add_scheduler(self, context: Context) -> None:
         from tickwright.capabilities.fanout.retention import FanoutRetention
-        from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
-        from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_parties
+        from tickwright.capabilities.fanout.scheduler.publisher import (
+            FallbackMarks,
+            LedgerMarks,
+            Publisher,
+            read_parties,
+        )
         from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler, scheduler_source
         from tickwright.engine.leased_loop import LeasedRounds
         from tickwright.engine.leases import Leases
@@ -124,8 +128,11 @@ class FanoutPlugin(Plugin):
             FanoutConsumer,
             consumer_source,
         )
-        from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, TwoStoreRunClaims
-        from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+        from tickwright.capabilities.fanout.consumer.run_claims import (
+            ConsumerRunClaims,
+            LedgerRunClaims,
+            TwoStoreRunClaims,
+        )
         from tickwright.capabilities.fanout.consumer.task_run import SlowShare, TaskRunner
         from tickwright.capabilities.fanout.handlers import ModuleRegistry
         from tickwright.engine.session import WorkerSession

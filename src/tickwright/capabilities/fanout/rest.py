@@ -6,17 +6,19 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from tickwright.capabilities.fanout.entities.entities import EntityQuery
-from tickwright.capabilities.fanout.entities.requests import EntityLine, EntityRequest, ModuleRequest
-from tickwright.capabilities.fanout.entities.views import (
+from tickwright.capabilities.fanout.entities.schemas import (
     DeadTaskPage,
     DeadTaskView,
     EntityDetail,
     EntityExplanation,
+    EntityLine,
     EntityModule,
+    EntityRequest,
     EntityStanding,
     EntityView,
     MatrixWindow,
     ModuleDetail,
+    ModuleRequest,
     ModuleView,
     ModuleWindow,
     ModuleWindows,

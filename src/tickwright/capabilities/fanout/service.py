@@ -8,8 +8,7 @@ from typing import Any
 
 from tickwright.capabilities.fanout.entities.entities import Entities, EntityQuery, Imports, module_of
 from tickwright.capabilities.fanout.entities.modules import Modules
-from tickwright.capabilities.fanout.entities.requests import masked
-from tickwright.capabilities.fanout.entities.views import (
+from tickwright.capabilities.fanout.entities.schemas import (
     DeadTaskPage,
     DeadTaskView,
     EntityStanding,
@@ -17,6 +16,7 @@ from tickwright.capabilities.fanout.entities.views import (
     ModuleWindows,
     WindowMatrix,
     WindowState,
+    masked,
 )
 from tickwright.domain.errors import Rejected
 from tickwright.domain.modules import parse_modules, window_at

@@ -7,24 +7,30 @@ no connection. Consumers lease messages with a fence and a limit of deliveries.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import asyncpg
+import structlog
 from asyncpg.pool import PoolConnectionProxy
 
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.targets import PostgresTarget, parse_target
+from tickwright.engine.service import LoopService
+from tickwright.observe.metrics import Sample
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.store.pool import UNAVAILABLE
+from tickwright.ports.dead_letters import DeadMessage, Peeked
+from tickwright.ports.ids import monotonic
+from tickwright.ports.task_queue import Delivery
+from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 
 MESSAGES_PER_INSERT = 500
 BODY_BYTES_MAX = 16 * 1024 * 1024
 ID_CHARS_MAX = 255
 
-_QUERIES = load("tickwright.transports.postgres", "queries.sql")
+_TOPIC_SQL = load("tickwright.transports.postgres", "queries.sql")
 _SCHEMES = frozenset({"pg"})
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was stored.")
 _UNAVAILABLE = Refused("database_unavailable", "No connection to the database; nothing was stored.")
@@ -32,7 +38,7 @@ _LOST = Unknown("connection_lost", "The connection broke during the insert; it m
 _LATE = Unknown("timeout", "No answer to the insert within the timeout; it may have been stored.")
 _IN_DOUBT = ("08", "57")  # connection failures and shutdowns: the insert may have committed
 
-Row = tuple[str, str, str | None, str, str, bytes]
+_Row = tuple[str, str, str | None, str, str, bytes]
 
 
 class PostgresBroker:
@@ -65,7 +71,7 @@ class PostgresBroker:
         outcomes: list[Outcome] = [_CLOSED] * len(messages)
         if self._closed:
             return outcomes
-        rows: dict[int, Row] = {}
+        rows: dict[int, _Row] = {}
         for index, message in enumerate(messages):
             try:
                 rows[index] = _row(message)
@@ -94,7 +100,7 @@ class PostgresBroker:
         """Refuse further messages; the pool stays open. Repeated calls are harmless."""
         self._closed = True
 
-    async def _insert(self, rows: Sequence[Row], timeout_s: float) -> Outcome:
+    async def _insert(self, rows: Sequence[_Row], timeout_s: float) -> Outcome:
         late: Outcome = _UNAVAILABLE
         lost: Outcome = _UNAVAILABLE
         try:
@@ -117,9 +123,9 @@ class PostgresBroker:
         async with self._returned(connection):
             await connection.execute("SELECT 1")
 
-    async def _put(self, connection: PoolConnectionProxy, rows: Sequence[Row]) -> None:
+    async def _put(self, connection: PoolConnectionProxy, rows: Sequence[_Row]) -> None:
         async with self._returned(connection):
-            await connection.execute(_QUERIES["put_messages"], *map(list, zip(*rows, strict=True)))
+            await connection.execute(_TOPIC_SQL["put_messages"], *map(list, zip(*rows, strict=True)))
 
     @asynccontextmanager
     async def _returned(self, connection: PoolConnectionProxy) -> AsyncIterator[None]:
@@ -144,7 +150,7 @@ def _topic(destination: str) -> str:
     return target.topic
 
 
-def _row(message: Message) -> Row:
+def _row(message: Message) -> _Row:
     topic = _topic(message.destination)
     if not 1 <= len(message.id) <= ID_CHARS_MAX or len(message.body) > BODY_BYTES_MAX:
         text = f"A message has an id of 1 to {ID_CHARS_MAX} characters and at most {BODY_BYTES_MAX} bytes."
@@ -164,7 +170,7 @@ TAKE_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class TopicDelivery:
     """One message that a consumer holds until its lease ends.
 
     Attributes:
@@ -211,7 +217,7 @@ class PostgresConsumer:
         self._lease = lease
         self._deliveries_max = deliveries_max
 
-    async def take(self, count: int) -> list[Delivery]:
+    async def take(self, count: int) -> list[TopicDelivery]:
         """Lease up to ``count`` (1 to 1,000) messages, oldest first; empty if there are none.
 
         Raises:
@@ -219,38 +225,38 @@ class PostgresConsumer:
             messages are available again when their leases end.
         """
         rows = await self._pool.fetch(
-            _QUERIES["take_messages"], self._topic, min(count, TAKE_MAX), self._lease, self._deliveries_max
+            _TOPIC_SQL["take_messages"], self._topic, min(count, TAKE_MAX), self._lease, self._deliveries_max
         )
-        return [_delivery(row) for row in sorted(rows, key=lambda row: row["seq"]) if row["status"] == "ready"]
+        return [_topic_delivery(row) for row in sorted(rows, key=lambda row: row["seq"]) if row["status"] == "ready"]
 
-    async def ack(self, delivery: Delivery) -> bool:
+    async def ack(self, delivery: TopicDelivery) -> bool:
         """Finish it; false if another consumer holds it."""
         return await self._settle("ack_message", delivery)
 
-    async def nack(self, delivery: Delivery, error: str, *, delay: timedelta = timedelta(0)) -> bool:
+    async def nack(self, delivery: TopicDelivery, error: str, *, delay: timedelta = timedelta(0)) -> bool:
         """Return it after a failure. After the last allowed delivery it becomes dead."""
         text = error.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
         return await self._settle("nack_message", delivery, delay, text, self._deliveries_max)
 
-    async def release(self, delivery: Delivery) -> bool:
+    async def release(self, delivery: TopicDelivery) -> bool:
         """Return it unstarted; this does not count as a delivery."""
         return await self._settle("release_message", delivery)
 
-    async def renew(self, delivery: Delivery) -> bool:
+    async def renew(self, delivery: TopicDelivery) -> bool:
         """Renew its lease. False means that another consumer holds it: stop."""
         return await self._settle("renew_message", delivery, self._lease)
 
     async def purge(self, *, older_than: timedelta, count: int = TAKE_MAX) -> int:
         """Delete done messages and return how many. A deleted message that is sent again is a new message."""
-        return len(await self._pool.fetch(_QUERIES["purge_messages"], self._topic, older_than, count))
+        return len(await self._pool.fetch(_TOPIC_SQL["purge_messages"], self._topic, older_than, count))
 
-    async def _settle(self, query: str, delivery: Delivery, *arguments: object) -> bool:
-        found = await self._pool.fetchval(_QUERIES[query], delivery.seq, delivery.fence, *arguments)
+    async def _settle(self, query: str, delivery: TopicDelivery, *arguments: object) -> bool:
+        found = await self._pool.fetchval(_TOPIC_SQL[query], delivery.seq, delivery.fence, *arguments)
         return found is not None
 
 
-def _delivery(row: asyncpg.Record) -> Delivery:
-    return Delivery(
+def _topic_delivery(row: asyncpg.Record) -> TopicDelivery:
+    return TopicDelivery(
         seq=row["seq"],
         topic=row["topic"],
         id=row["message_id"],
@@ -262,3 +268,191 @@ def _delivery(row: asyncpg.Record) -> Delivery:
         fence=row["fence"],
         created_at=row["created_at"],
     )
+
+
+# A task queue inside PostgreSQL, for an installation without RabbitMQ.
+#
+# A taken message has a lease that is renewed; after a crash the lease ends and the message is available again.
+# Acknowledged messages are deleted: the ledger of fan-out records the runs.
+
+LEASE = timedelta(seconds=10)
+IDLE_S = 0.25
+RETRY_S = 1.0
+COUNT_EVERY_S = 15.0
+COUNT_MAX = 10_000
+DELIVERIES_MAX = 11
+DELAYS = "tickwright-delays"
+REASON = "tickwright-reason"
+
+_SQL = load("tickwright.transports.postgres", "tasks.sql")
+_log = structlog.get_logger("tickwright.fanout")
+
+
+class PostgresTaskQueue(LoopService):
+    """Implements :class:`tickwright.ports.task_queue.TaskQueue` on a topic. It is a service itself.
+
+    Args:
+        slots: Messages held at one time, 1 to 1,000.
+        lease: How long a message stays reserved after its holder crashed; renewed every third of it.
+
+    Attributes:
+        queued: Numbers of available messages and of dead letters, each at most 10,000, counted every 15 seconds.
+    """
+
+    name = "fanout-tasks"
+
+    def __init__(self, pool: Pool, topic: str, *, slots: int, lease: timedelta = LEASE) -> None:
+        super().__init__()
+        self._pool, self._topic, self._slots, self._lease = pool, topic, slots, lease
+        self._messages = PostgresConsumer(pool, topic, lease=lease, deliveries_max=DELIVERIES_MAX)
+        self._held: set[Delivery] = set()
+        self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._quiescing = False
+        self._count_again_s = 0.0
+        self.queued: list[int] | None = None
+
+    def samples(self) -> Sequence[Sample]:
+        """Return the gauges for the metrics of this process."""
+        if self.queued is None:
+            return []
+        waiting, dead = self.queued
+        return [
+            Sample("tickwright_fanout_queued_tasks", waiting),
+            Sample("tickwright_dead_letters", dead, ("fanout",)),
+        ]
+
+    async def _work(self) -> None:
+        """Take messages and renew their leases."""
+        renewed_s = monotonic()
+        while not self.stopping.is_set():
+            self.wakeup.clear()
+            rest_s = IDLE_S
+            try:
+                if monotonic() - renewed_s >= self._lease.total_seconds() / 3:
+                    await self._renew()
+                    renewed_s = monotonic()
+                await self._take_some()
+                await self._count()
+            except UNAVAILABLE as error:
+                _log.warning("fanout.tasks_not_taken", error=repr(error))
+                rest_s = RETRY_S
+            self.tick()
+            await self.wait_for_work(min(rest_s, self._lease.total_seconds() / 6))
+
+    async def _count(self) -> None:
+        if monotonic() >= self._count_again_s:
+            self._count_again_s = monotonic() + COUNT_EVERY_S
+            self.queued = [*await self._pool.fetchrow(_SQL["count_tasks"], self._topic, COUNT_MAX)]
+
+    async def _take_some(self) -> None:
+        """Take as many messages as there are free slots."""
+        room = 0 if self._quiescing else self._slots - len(self._held)
+        if room <= 0:
+            return
+        rows = await self._messages.take(room)
+        for row in rows:
+            delivery = _delivery(row)
+            self._held.add(delivery)
+            self._ready.put_nowait(delivery)
+        if self._quiescing:  # ``quiesce`` was called during the query
+            await self._release_waiting()
+
+    async def _renew(self) -> None:
+        held = [*self._held]
+        if held:
+            seqs, fences = [one.handle.seq for one in held], [one.handle.fence for one in held]
+            await self._pool.fetch(_SQL["renew_tasks"], seqs, fences, self._lease)
+
+    async def quiesce(self) -> None:
+        """Take no more messages, and release those that no caller has taken."""
+        self._quiescing = True
+        await self._release_waiting()
+
+    async def _release_waiting(self) -> None:
+        for delivery in [self._ready.get_nowait() for _ in range(self._ready.qsize())]:
+            await self.release(delivery)
+
+    async def stop(self) -> None:
+        """Stop. Messages that callers hold return when their leases end."""
+        self._quiescing = True
+        self.request_stop()
+
+    async def take(self) -> Delivery:
+        """Wait for the next message."""
+        return await self._ready.get()
+
+    async def ack(self, delivery: Delivery) -> bool:
+        """Acknowledge it."""
+        return await self._settle(delivery, "drop_task")
+
+    async def delay(self, delivery: Delivery, by: timedelta) -> bool:
+        """Make it available again after ``by``."""
+        return await self._settle(delivery, "delay_task", by, str(delivery.delays + 1))
+
+    async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
+        """Move it to the dead letters."""
+        words = text.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
+        return await self._settle(delivery, "bury_task", reason, words)
+
+    async def release(self, delivery: Delivery) -> None:
+        """Return it to the queue at once."""
+        self._drop(delivery)
+        with suppress(*UNAVAILABLE):  # if this fails, its lease ends
+            await self._messages.release(delivery.handle)
+
+    async def _settle(self, delivery: Delivery, query: str, *arguments: object) -> bool:
+        """Apply a query to a message. If the database is unavailable, return false: the message is delivered again."""
+        row: TopicDelivery = delivery.handle
+        try:
+            return await self._pool.fetchval(_SQL[query], row.seq, row.fence, *arguments) is not None
+        except UNAVAILABLE as error:
+            _log.warning("fanout.task_not_settled", message_id=delivery.message_id, error=repr(error))
+            return False
+        finally:
+            self._drop(delivery)
+
+    def _drop(self, delivery: Delivery) -> None:
+        self._held.discard(delivery)
+        self.wakeup.set()
+
+
+def _delivery(row: TopicDelivery) -> Delivery:
+    delays = str(row.headers.get(DELAYS, "0"))
+    return Delivery(
+        body=row.body,
+        headers=row.headers,
+        message_id=row.id,
+        content_encoding=None,
+        deliveries=row.deliveries,
+        delays=int(delays) if delays.isascii() and delays.isdigit() and len(delays) < 10 else 0,
+        handle=row,
+    )
+
+
+class PostgresDeadLetters:
+    """Implements :class:`tickwright.ports.dead_letters.DeadMessages` on a topic."""
+
+    def __init__(self, pool: Pool, topic: str) -> None:
+        self._pool, self._topic = pool, topic
+
+    async def peek(self, limit: int) -> Peeked:
+        """Return the oldest dead letters."""
+        [[count]] = await self._ask("count_dead")
+        dead = []
+        for row in await self._ask("peek_dead", limit):
+            headers = json.loads(row["headers"])
+            reason = str(headers.get(REASON, "delivery_limit"))
+            dead.append(DeadMessage(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"])))
+        return Peeked(dead, max(int(count), len(dead)))  # some can die after the count
+
+    async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
+        """Return dead letters to the queue."""
+        wanted = None if message_ids is None else [*message_ids]
+        return [row["message_id"] for row in await self._ask("requeue_dead", wanted, limit)]
+
+    async def _ask(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
+        try:
+            rows: Sequence[asyncpg.Record] = await self._pool.fetch(_SQL[query], self._topic, *arguments)
+        except UNAVAILABLE as error:
+            raise Unavailable("database_unavailable", "the database does not answer; try again") from error
+        return rows

@@ -9,7 +9,7 @@ from tickwright.ports.transports import TaskTransport
 from tickwright.store.pool import Pool
 
 if TYPE_CHECKING:
-    from tickwright.transports.postgres.tasks import PostgresDeadLetters, PostgresTaskQueue
+    from tickwright.transports.postgres.broker import PostgresDeadLetters, PostgresTaskQueue
 
 
 class PostgresTaskTransport:
@@ -28,13 +28,13 @@ class PostgresTaskTransport:
 
     def queue(self, slots: int) -> "PostgresTaskQueue":
         """Return the queue for one consumer."""
-        from tickwright.transports.postgres.tasks import PostgresTaskQueue
+        from tickwright.transports.postgres.broker import PostgresTaskQueue
 
         return PostgresTaskQueue(self._pool, self._topic, slots=slots)
 
     def dead_letters(self) -> "PostgresDeadLetters":
         """Return the queue's dead letters."""
-        from tickwright.transports.postgres.tasks import PostgresDeadLetters
+        from tickwright.transports.postgres.broker import PostgresDeadLetters
 
         return PostgresDeadLetters(self._pool, self._topic)
 

@@ -91,13 +91,13 @@ class RabbitPlugin(Plugin):
 
 
 def _task_queue(url: str, prefix: str) -> TaskTransport:
-    from tickwright.transports.rabbitmq.carriers import RabbitTaskTransport
+    from tickwright.transports.rabbitmq.tasks import RabbitTaskTransport
 
     return RabbitTaskTransport(url, prefix)
 
 
 def _report_exchange(url: str, prefix: str) -> ReportTransport:
-    from tickwright.transports.rabbitmq.carriers import RabbitReportTransport
+    from tickwright.transports.rabbitmq.tasks import RabbitReportTransport
 
     return RabbitReportTransport(url, prefix, slots=ANNOUNCEMENTS_AT_ONCE)
 

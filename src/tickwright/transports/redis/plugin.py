@@ -37,9 +37,8 @@ class RedisPlugin(Plugin):
         mine = context.settings.part(RedisSettings)
         if mine.redis_url is None:
             return
-        from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
         from tickwright.transports.redis.connection import RedisClient
-        from tickwright.transports.redis.report_parts import RedisParts
+        from tickwright.transports.redis.stores import RedisMarks, RedisParts, RedisRunClaims
 
         url, prefix, ports = mine.redis_url.get_secret_value(), mine.redis_prefix, context.ports
 

@@ -10,7 +10,7 @@ from kit.fanout import MODULE, FanoutWorld, Hub, killed
 from kit.fanout_worlds import DAY_S, Worlds, killed_at_the_end, stopped, told, wake, wins_of, won
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
 from tickwright.capabilities.fanout.scheduler.publisher import LEASE
 
 pytestmark = pytest.mark.storm

@@ -8,8 +8,8 @@ import pytest
 
 from kit.fanout import MODULE, FanoutWorld, Hub, fanout_world
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.entities.requests import check_modules
-from tickwright.capabilities.fanout.scheduler import publisher as lists
+from tickwright.capabilities.fanout.entities.schemas import check_modules
+from tickwright.capabilities.fanout.scheduler import publisher
 from tickwright.capabilities.fanout.scheduler.publisher import PARTY_KEPT_BYTES, UNKNOWN_MAX, read_lists
 from tickwright.domain.errors import Rejected
 from tickwright.store.pool import Pool
@@ -54,9 +54,10 @@ async def test_the_suite_notices_lists_that_keep_large_parties(
 ) -> None:
     """A mutant of the guard: everything is kept."""
     guard = "NOT tickwright.may_be_long(party) AND octet_length(party::text) <= $1"
-    sql = lists._SQL["list_enabled"]
+    sql = publisher._LISTS_SQL["list_enabled"]
     assert guard in sql
-    monkeypatch.setattr(lists, "_SQL", {**lists._SQL, "list_enabled": sql.replace(guard, "$1::integer > 0")})
+    mutated = {**publisher._LISTS_SQL, "list_enabled": sql.replace(guard, "$1::integer > 0")}
+    monkeypatch.setattr(publisher, "_LISTS_SQL", mutated)
     with pytest.raises(AssertionError, match="it is kept"):
         await check_large_parties(world)
 
@@ -74,7 +75,7 @@ async def test_an_entity_that_is_gone_when_its_party_is_read_is_left_out(world: 
     assert [task.entity_code for task in hub.runs] == ["small"]
 
 
-async def _nobody(_codes: object) -> dict[str, lists.ListedEntity]:
+async def _nobody(_codes: object) -> dict[str, publisher.ListedEntity]:
     return {}
 
 

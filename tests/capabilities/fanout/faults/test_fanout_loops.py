@@ -21,8 +21,7 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer import run_claims
 from tickwright.capabilities.fanout.consumer.consumer import DELAYS_MAX
-from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, TwoStoreRunClaims
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, LedgerRunClaims, TwoStoreRunClaims
 from tickwright.capabilities.fanout.scheduler.publisher import CHUNKS_AT_ONCE, Publisher
 from tickwright.capabilities.fanout.scheduler.scheduler import (
     AGAIN_S,
@@ -37,7 +36,7 @@ from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.fanout import Ended, Run, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RUN_LEASE, RedisRunClaims
+from tickwright.transports.redis.stores import RUN_LEASE, RedisRunClaims
 
 CODES = [f"E{number}" for number in range(3 * CHUNKS_AT_ONCE * CHUNK)]
 

@@ -23,15 +23,14 @@ from kit.redis_fanout import LONG, begin_one, end_one, fresh_prefix, open_sessio
 from kit.servers import PostgresServer, RedisServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.run_claims import TwoStoreRunClaims
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
-from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims, TwoStoreRunClaims
+from tickwright.capabilities.fanout.scheduler.publisher import FallbackMarks, LedgerMarks
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.fanout import Ended, EntityWindow, Mark, Marks, Run, RunStart
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
 from tickwright.transports.redis.connection import CONNECTIONS_MAX, RedisClient
+from tickwright.transports.redis.stores import RedisMarks, RedisRunClaims
 
 WINDOW = 1_700_000_000
 HOUR = timedelta(hours=1)

@@ -11,11 +11,10 @@ from kit.fanout import MODULE, Hub, fanout_world
 from kit.redis_fanout import begin_one, end_one, fresh_prefix, redis_link
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.run_claims import TwoStoreRunClaims
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims, TwoStoreRunClaims
 from tickwright.ports.fanout import EntityWindow, Mark, MarkClaim, Run, RunStart
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims, runs_key
+from tickwright.transports.redis.stores import RedisMarks, RedisRunClaims, runs_key
 
 WINDOW = 1_795_255_200
 LEASE = timedelta(seconds=60)

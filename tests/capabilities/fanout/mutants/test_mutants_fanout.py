@@ -17,16 +17,21 @@ from kit.rabbit_tasks import Fanout
 from kit.redis_fanout import LOSE, begin_one, end_one, open_session
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer import runs_store
+from tickwright.capabilities.fanout.consumer import run_claims
 from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
-from tickwright.capabilities.fanout.consumer.run_claims import TwoStoreRunClaims
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims, TwoStoreRunClaims
 from tickwright.capabilities.fanout.consumer.task_run import SlotUse
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import MessageKeys, write_task
 from tickwright.capabilities.fanout.scheduler import publisher as publishing
-from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
-from tickwright.capabilities.fanout.scheduler.publisher import EntityOutcome, Publisher, read_lists, read_parties
+from tickwright.capabilities.fanout.scheduler.publisher import (
+    EntityOutcome,
+    FallbackMarks,
+    LedgerMarks,
+    Publisher,
+    read_lists,
+    read_parties,
+)
 from tickwright.plugin.secrets import DeclaredSecrets
 from tickwright.ports.broker import Accepted
 from tickwright.ports.fanout import Begun, EntityWindow, Mark, MarkClaim, Run, RunStart
@@ -35,7 +40,7 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.topology import TASK_KEY
-from tickwright.transports.redis.claims import RedisMarks
+from tickwright.transports.redis.stores import RedisMarks
 
 CODES = [f"E{number}" for number in range(5)]
 LEASE = timedelta(seconds=1)
@@ -293,7 +298,7 @@ def whatever_was_sent_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ends_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever says that a run ended is believed."""
-    queries = dict(runs_store._SQL)
+    queries = dict(run_claims._SQL)
     for guard in (
         "c.fence = e.fence AND (c.owner = $1 OR c.owner IS NULL)",
         " AND c.fence = e.fence AND c.owner = $1",
@@ -301,7 +306,7 @@ def ends_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
         assert guard in queries["end"], guard
         instead = "$1::bigint IS NOT NULL" if guard[0] == "c" else ""
         queries["end"] = queries["end"].replace(guard, instead)
-    monkeypatch.setattr(runs_store, "_SQL", queries)
+    monkeypatch.setattr(run_claims, "_SQL", queries)
 
 
 def no_claims_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from kit.fix_plans import Planner
-from tickwright.capabilities.fanout.consumer import runs_store
-from tickwright.capabilities.fanout.scheduler import publish_marks
+from tickwright.capabilities.fanout.consumer import run_claims
+from tickwright.capabilities.fanout.scheduler import publisher
 
 FILL = """
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
@@ -35,9 +35,9 @@ def entities(module_url: str) -> Iterator[Planner]:
     planner.run(FILL)
     for table in TABLES:
         planner.run(f"ANALYZE tickwright.{table}")
-    for store in (publish_marks, runs_store):
-        for name, sql in store._SQL.items():
-            planner.prepare(f"{store.__name__.rpartition('.')[2]}_{name}", sql)
+    for prefix, queries in (("marks", publisher._MARKS_SQL), ("runs", run_claims._SQL)):
+        for name, sql in queries.items():
+            planner.prepare(f"{prefix}_{name}", sql)
     yield planner
     planner.close()
 
@@ -46,7 +46,7 @@ def entities(module_url: str) -> Iterator[Planner]:
 def test_marks_are_found_by_their_key(entities: Planner, name: str) -> None:
     """About ten pages per place, with its cursor."""
     lease = [timedelta(seconds=10)] if name == "claim" else []
-    plan = entities.explain(f"publish_marks_{name}", CODES, TYPES, WINDOWS, "t", *lease)
+    plan = entities.explain(f"marks_{name}", CODES, TYPES, WINDOWS, "t", *lease)
     assert plan.scans_of("fanout_claims") <= CLAIMS, plan.text
     assert plan.scans_of("fanout_cursors") == (CURSORS if name == "claim" else set()), plan.text
     assert plan.blocks < 20 * len(CODES), plan.text
@@ -54,7 +54,7 @@ def test_marks_are_found_by_their_key(entities: Planner, name: str) -> None:
 
 def test_beginning_reads_the_cursors_of_its_entities(entities: Planner) -> None:
     """And the runs under way, by owner or by entity: never the whole list."""
-    plan = entities.explain("runs_store_begin", 1, CODES, TYPES, WINDOWS, [2] * len(CODES), 0, "timed out")
+    plan = entities.explain("runs_begin", 1, CODES, TYPES, WINDOWS, [2] * len(CODES), 0, "timed out")
     assert plan.scans_of("fanout_cursors") <= HELD, plan.text
     assert plan.scans_of("workers") == {"workers_pkey"}, plan.text
     assert plan.blocks < 60 * len(CODES), plan.text
@@ -62,7 +62,7 @@ def test_beginning_reads_the_cursors_of_its_entities(entities: Planner) -> None:
 
 def test_locking_entities_reads_a_row_for_each(entities: Planner) -> None:
     """By number, of the 16,384 that there are."""
-    plan = entities.explain("runs_store_lock_entities", CODES)
+    plan = entities.explain("runs_lock_entities", CODES)
     assert plan.scans_of("fanout_turns") == {"fanout_turns_pkey"}, plan.text
     assert plan.blocks < 10 * len(CODES), plan.text
 
@@ -70,19 +70,19 @@ def test_locking_entities_reads_a_row_for_each(entities: Planner) -> None:
 def test_ending_and_renewing_read_their_cursors(entities: Planner) -> None:
     """By entity and task type, or by owner: what the session holds; the counts of their windows by window."""
     fences, count = [0] * len(CODES), len(CODES)
-    plan = entities.explain("runs_store_renew", 1, CODES, TYPES, fences)
+    plan = entities.explain("runs_renew", 1, CODES, TYPES, fences)
     assert plan.scans_of("fanout_cursors") <= HELD, plan.text
     assert plan.blocks < 5 * count, plan.text
     ended = [CODES, TYPES, fences, WINDOWS, [1.0] * count, ["NULL"] * count, ["false"] * count]
-    plan = entities.explain("runs_store_end", 1, *ended)
+    plan = entities.explain("runs_end", 1, *ended)
     assert plan.scans_of("fanout_cursors") <= HELD, plan.text
     assert plan.blocks < 30 * count, plan.text
-    plan = entities.explain("runs_store_carry_over", CODES, TYPES, WINDOWS, [1.0] * count)
+    plan = entities.explain("runs_carry_over", CODES, TYPES, WINDOWS, [1.0] * count)
     assert plan.blocks < 30 * count, plan.text
 
 
 def test_reclaiming_reads_what_the_lost_held(entities: Planner) -> None:
     """By owner, not by what there is."""
-    plan = entities.explain("runs_store_reclaim", [5])
+    plan = entities.explain("runs_reclaim", [5])
     assert plan.scans_of("fanout_cursors") <= HELD, plan.text
     assert plan.blocks < 1_500, plan.text

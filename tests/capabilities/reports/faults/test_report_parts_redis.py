@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-import tickwright.transports.redis.report_parts as module
+import tickwright.transports.redis.stores as module
 from kit.ports import free_port
 from kit.redis_fanout import redis_link
 from kit.report_parts import (
@@ -34,7 +34,7 @@ from kit.waiting import eventually_async
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import PartKey, Put, PutAnswer
 from tickwright.transports.redis.connection import Script
-from tickwright.transports.redis.report_parts import RedisParts
+from tickwright.transports.redis.stores import RedisParts
 
 BRIEF = timedelta(milliseconds=60)
 CHECKS = (check_counted_once, check_always_a_life, check_epochs_never_meet)

@@ -19,7 +19,7 @@ from tickwright.capabilities.reports.requests import store as records_store
 from tickwright.capabilities.reports.requests.store import FinishedFile
 from tickwright.ports.reports import PartFacts, PartKey, Put, PutAnswer
 from tickwright.store.pool import Connection
-from tickwright.transports.redis.report_parts import RedisParts
+from tickwright.transports.redis.stores import RedisParts
 
 Check = Callable[[ReportWorld], Awaitable[None]]
 Mutate = Callable[[pytest.MonkeyPatch], None]

@@ -24,8 +24,7 @@ from tickwright.outbound import BoundedHead, GuardedSessions
 from tickwright.outbound.connector import BoundedTls, bounded, system_trust
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
 from tickwright.transports.http.broker import HttpBroker
-from tickwright.transports.websocket.broker import WebSocketBroker
-from tickwright.transports.websocket.connection import FRAMES_PER_TURN, FRAMES_SPARE_MAX, GatewayConnection
+from tickwright.transports.websocket.broker import FRAMES_PER_TURN, FRAMES_SPARE_MAX, GatewayConnection, WebSocketBroker
 
 CHUNK = 64 * 1024
 OFFERED = 6 * 1024 * 1024

@@ -21,9 +21,8 @@ from tickwright.capabilities.jobs.model import TaskType
 from tickwright.engine.outbox.relay import LANE_RETRY, RETRY
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.transports.rabbitmq import raw_connection as wire
-from tickwright.transports.rabbitmq.broker import WINDOW, RabbitBroker
+from tickwright.transports.rabbitmq.broker import WINDOW, RabbitBroker, StalledDestinations
 from tickwright.transports.rabbitmq.forwarding import Forwarder, copy_of
-from tickwright.transports.rabbitmq.stalled_destinations import StalledDestinations
 from tickwright.transports.rabbitmq.topology import FanoutNames
 
 LEADER = 'Q = rabbit_misc:r(<<"/">>, queue, <<"{}">>), {{ok, R}} = rabbit_amqqueue:lookup(Q), {}(amqqueue:get_pid(R)).'

@@ -15,8 +15,13 @@ from typing import Any
 
 import msgspec
 
-from tickwright.capabilities.fanout.entities.requests import ModuleRequest
-from tickwright.capabilities.fanout.entities.views import ModuleDetail, ModuleView, ModuleWindow, StoredModule
+from tickwright.capabilities.fanout.entities.schemas import (
+    ModuleDetail,
+    ModuleRequest,
+    ModuleView,
+    ModuleWindow,
+    StoredModule,
+)
 from tickwright.domain.errors import Rejected
 from tickwright.domain.modules import MODULE_NAME
 from tickwright.domain.time_texts import DURATION_MAX, format_duration
