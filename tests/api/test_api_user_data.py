@@ -17,9 +17,8 @@ from kit.streams import open_stream
 from tickwright.capabilities.operations.alerts import alerting
 from tickwright.observe.alerts import Finding
 from tickwright.ports.caller import Role
-from tickwright.ports.dead_letters import DeadMessage, Peeked
-from tickwright.ports.user_data import HIDDEN, UserData, let_see, shown
-from tickwright.ports.views import Page
+from tickwright.ports.task_queue import DeadMessage, Peeked
+from tickwright.ports.views import HIDDEN, Page, UserData, let_see, shown
 
 CANARY = "canary-7f3a"
 DATA = {"who": CANARY}

@@ -26,7 +26,7 @@ from tickwright.capabilities.reports.service import ReportResources, ReportsServ
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import TargetCheck
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.dead_letters import DeadMessages
+from tickwright.ports.task_queue import DeadMessages
 from tickwright.process.front import Front
 from tickwright.process.installation import provide
 from tickwright.process.plugins import PLUGINS

@@ -14,8 +14,9 @@ from kit.postgres import as_reader
 from tickwright.capabilities.batches.audience.audience import AudienceCount, Audiences
 from tickwright.capabilities.batches.audience.schema import AudienceSettings, read_audience
 from tickwright.domain.errors import Rejected
-from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, PlannedChunk, SqlFilter, Verdict
+from tickwright.ports.batches import Action, ChunkResult, Judge, PlannedChunk, SqlFilter, Verdict
 from tickwright.ports.objects import ObjectStore
+from tickwright.ports.reports import Dialect
 from tickwright.sources import Sources, SourceSettings
 from tickwright.sources.object_files import ObjectFiles
 from tickwright.transports.objectstore.opening import open_store

@@ -20,7 +20,7 @@ from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.batches import Action, ChunkResult, OpenChunk, PlannedChunk, Run
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import Pool, open_pool
 
 TERMS = LeaseTerms(timedelta(seconds=2), timedelta(seconds=0.3))

@@ -14,7 +14,7 @@ from kit.kafka_consumers import kafka_source
 from kit.probes import KillAt
 from tickwright.capabilities.polling.consumer.queue import QueueSource
 from tickwright.domain.leases import LeaseTerms
-from tickwright.ports.probe import NO_PROBE
+from tickwright.ports.service import NO_PROBE
 
 
 async def main() -> None:

@@ -25,8 +25,7 @@ from tickwright.engine.session import WorkerSession
 from tickwright.partners import PartnerContract, PartnerSettings
 from tickwright.partners.store import put_partner
 from tickwright.ports.polls import PollSource
-from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import Service
+from tickwright.ports.service import NO_PROBE, Probe, Service
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.kafka.poll_source import KafkaPollSource
 

@@ -22,7 +22,7 @@ from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.broker import Broker
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.process.counters import Counters
 from tickwright.store.pool import Pool, open_pool
 

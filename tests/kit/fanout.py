@@ -33,8 +33,7 @@ from tickwright.engine.wakeup import WakeupListener
 from tickwright.partners import PartnerContract
 from tickwright.plugin.secrets import DeclaredSecrets
 from tickwright.ports.ids import random_token
-from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import Service
+from tickwright.ports.service import NO_PROBE, Probe, Service
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.postgres.broker import PostgresBroker, PostgresTaskQueue
 from tickwright.transports.rabbitmq.broker import RabbitBroker

@@ -21,7 +21,7 @@ from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.dashboard import Page
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Role
-from tickwright.ports.user_data import let_see
+from tickwright.ports.views import let_see
 from tickwright.rest.problems import problem
 from tickwright.store.bounds import LEAST_S, TookTooLong, within
 

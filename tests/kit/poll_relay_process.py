@@ -16,7 +16,7 @@ from kit.probes import KillAt
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
-from tickwright.ports.probe import NO_PROBE
+from tickwright.ports.service import NO_PROBE
 from tickwright.store.pool import open_pool
 from tickwright.transports.kafka.transactions import KafkaLog
 

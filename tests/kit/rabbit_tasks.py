@@ -10,7 +10,7 @@ from uuid import uuid4
 from pamqp.commands import Basic
 
 from kit.rabbit_queues import Queues, consuming, raw_channel
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 from tickwright.transports.rabbitmq.tasks import UNACKED_AGE_MAX, RabbitTaskQueue

@@ -16,7 +16,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.engine.outbox.table import ClaimBounds
-from tickwright.ports.probe import NO_PROBE
+from tickwright.ports.service import NO_PROBE
 from tickwright.store.pool import open_pool
 from tickwright.transports.http.broker import HttpBroker
 

@@ -15,7 +15,7 @@ from tickwright import ReportRequest
 from tickwright.capabilities.reports.parts.deliveries import BODY_BYTES_MAX
 from tickwright.capabilities.reports.service import ReportResources
 from tickwright.ports.objects import ObjectStore
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 
 USERS = {"parameters": {"country": "text"}, "listeners": {"users": {}}}
 """One function; its rows are the file."""

@@ -31,8 +31,8 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.objects import ObjectStore
-from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import SharedParts
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.sources.named import Sources, SourceSettings
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.objectstore.opening import open_store

@@ -15,7 +15,7 @@ from tickwright.capabilities.polling.wheels.loops import Selector
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leased_loop import LeasedRounds
 from tickwright.engine.leases import Leases
-from tickwright.ports.probe import NO_PROBE
+from tickwright.ports.service import NO_PROBE
 from tickwright.store.pool import open_pool
 
 

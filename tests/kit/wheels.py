@@ -17,7 +17,7 @@ from tickwright.capabilities.polling.wheels import store
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
 from tickwright.domain.spreading import Move
 from tickwright.engine.leases import Lease, Leases
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import Connection, open_pool
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from tickwright.api.session_routes import session_routes
 from tickwright.domain.admission import client_of
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.caller import CALLER, Role
-from tickwright.ports.user_data import let_see
+from tickwright.ports.views import let_see
 from tickwright.rest.bodies import ClientGone, Receive
 from tickwright.rest.listener import TRANSPORT
 from tickwright.rest.problems import SAFE_HEADERS, of_status, problem, translate, unexpected

@@ -26,7 +26,6 @@ class Fetching(Protocol):
 
     async def fetch(self, sql: str, *values: Any) -> Sequence[Any]:
         """Run one statement and return its rows."""
-        ...
 
 
 class Row:

@@ -268,11 +268,9 @@ class _Numbered(Protocol):
 
     def number(self, wall: int) -> int:
         """Return the lowest number whose wall is at or after ``wall``."""
-        ...
 
     def at(self, number: int) -> int | None:
         """Return the wall of a number; ``None`` if it has no date."""
-        ...
 
     def first(self, wall: int) -> int | None:
         """Return the first time at or after ``wall``."""

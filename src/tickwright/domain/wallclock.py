@@ -44,19 +44,15 @@ class Walls(Protocol):
     @property
     def unit_us(self) -> int:
         """Time that must have passed since the previous occurrence for a repeated time to occur again."""
-        ...
 
     def first(self, wall: int) -> int | None:
         """Return the first time at or after ``wall``; ``None`` when none is near enough to have a date."""
-        ...
 
     def last(self, wall: int) -> int | None:
         """Return the last time before ``wall``; ``None`` when none is near enough to have a date."""
-        ...
 
     def count(self, start: int, end: int) -> int:
         """Return how many times there are from ``start`` to before ``end``."""
-        ...
 
 
 class Piece(NamedTuple):

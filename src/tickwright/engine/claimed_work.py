@@ -40,7 +40,6 @@ class Claimed(Protocol):
     @property
     def key(self) -> object:
         """Identifies it."""
-        ...
 
 
 _C = TypeVar("_C", bound=Claimed)

@@ -8,8 +8,8 @@ import structlog
 
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, LeasedService, Leases
-from tickwright.ports.lease import HeldLease
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
+from tickwright.ports.session import HeldLease
 from tickwright.store.pool import UNAVAILABLE
 
 AWAY_S = 1.0

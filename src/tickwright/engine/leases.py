@@ -30,7 +30,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.service import LoopService
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic, random_token
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 from tickwright.store.queries import load
 

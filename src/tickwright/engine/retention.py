@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tickwright.domain.leases import LeaseTerms
-from tickwright.ports.lease import HeldLease
+from tickwright.ports.session import HeldLease
 from tickwright.store.queries import load
 
 LEASE = "upkeep"

@@ -30,7 +30,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.service import LoopService
 from tickwright.engine.table_locks import TableLocks
 from tickwright.ports.ids import hear_database, monotonic
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Gate, Reclaim
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, RoundTrips, enter_timeline, slowness
 from tickwright.store.queries import load, with_lanes

@@ -30,7 +30,7 @@ from tickwright.partners.outcomes import Failed, Outcome
 from tickwright.partners.permits import PartnerPermits, Permit
 from tickwright.partners.settings import PartnerSettings, check_settings
 from tickwright.ports.ids import monotonic
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Exchanges, Pool
 

@@ -75,7 +75,6 @@ class LiveSession(Protocol):
 
     def holds(self) -> bool:
         """Return whether its lease may be relied on."""
-        ...
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""A kind of batch for executions: a plan in chunks, the work on a chunk, and its result.
+"""Kinds of batch for executions: a plan in chunks, the work on a chunk, its result, and the audience that it reads.
 
 ``capabilities.batches`` has claims, fences, checkpoints and release, the same for every kind. A kind of batch
 implements :class:`BatchWork`.
@@ -11,8 +11,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, NamedTuple, Protocol
 
+from tickwright.ports.reports import Dialect, Source
+
 FieldType = Literal["int", "double", "string", "bool", "timestamp"]
-Dialect = Literal["postgresql", "duckdb", "sqlite"]
 
 
 class Run(NamedTuple):
@@ -73,22 +74,18 @@ class OpenChunk(Protocol):
     @property
     def run(self) -> Run:
         """The execution that it belongs to."""
-        ...
 
     @property
     def number(self) -> int:
         """From 0 on."""
-        ...
 
     @property
     def value(self) -> Mapping[str, Any]:
         """Its value from the plan."""
-        ...
 
     @property
     def is_completed(self) -> bool:
         """Whether it is done and counted."""
-        ...
 
     def complete(self, result: ChunkResult) -> AbstractAsyncContextManager[Any]:
         """Open the transaction that completes the chunk, and yield its connection; leaving the block commits it.
@@ -96,7 +93,6 @@ class OpenChunk(Protocol):
         Writes through the connection are committed with the chunk, or not at all. ``Contended`` (``chunk_lost``: do not
         retry) when the claim is lost or the execution has ended: nothing is written.
         """
-        ...
 
 
 class BatchWork(Protocol):
@@ -107,11 +103,9 @@ class BatchWork(Protocol):
 
         ``Rejected`` ends the execution as ``EXCEPTION_OCCURRED``; ``Unavailable`` is retried.
         """
-        ...
 
     async def work(self, chunk: OpenChunk) -> None:
         """Do one chunk and complete it, once. Errors as :meth:`plan`; any other error counts as an attempt."""
-        ...
 
 
 class SqlFilter(NamedTuple):
@@ -135,7 +129,6 @@ class Judge(Protocol):
     @property
     def fields(self) -> Sequence[str]:
         """The names of the fields that it reads, without ``client.``."""
-        ...
 
     def sql(self, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
         """Return the same condition in SQL; ``None`` if that could differ in some case.
@@ -143,7 +136,6 @@ class Judge(Protocol):
         ``column`` returns the SQL of a field's column with the declared type: ``bigint``, ``double precision``,
         ``text``, ``boolean``, ``timestamptz``. ``now`` is the ``now`` of the expression.
         """
-        ...
 
     def judge(self, values: Mapping[str, Any], now: datetime) -> Verdict:
         """Decide about one client by fields (``int float str bool datetime`` or ``None``); ``now`` as in :meth:`sql`.
@@ -151,4 +143,46 @@ class Judge(Protocol):
         Raises:
             Rejected: ``not_judged``: it divides by zero, overflows, reads no time. Permanent for this client.
         """
-        ...
+
+
+class SourceBook(Protocol):
+    """The named databases of this process."""
+
+    def get(self, name: str) -> Source:
+        """Return the source ``name``; ``Rejected`` (``unknown_source``) if this process has none."""
+
+
+class FileFacts(NamedTuple):
+    """The identity of an object's content: its size in bytes and its SHA-256."""
+
+    bytes: int
+    checksum: str
+
+
+class AudienceFile(NamedTuple):
+    """An object as a ``table`` of a local database.
+
+    The column ``place`` has each row's rank by the key, from 1 on. Equal keys have equal ranks, a row without a key has
+    none. It is the same in every copy of the object.
+    """
+
+    source: Source
+    table: str
+    place: str
+    facts: FileFacts
+
+
+class AudienceFiles(Protocol):
+    """Objects of the object store as tables in this process."""
+
+    def open(self, key: str, order: str, expected: FileFacts | None) -> AbstractAsyncContextManager[AudienceFile]:
+        """Fetch the CSV or Parquet file ``key``, unless this process has it, and lend it for the block.
+
+        Its rows are ordered by the column ``order``. ``expected`` is the content that was cut into chunks; ``None``
+        accepts the store's current content.
+
+        Raises:
+            Rejected: ``audience_changed``: its content is not the expected one; ``audience_unreadable``,
+                ``object_missing``, ``object_store_refused``. Permanent until an operator acts.
+            Unavailable: ``object_store_unavailable``, ``audience_folder_full``, ``source_timeout``. Retry.
+        """

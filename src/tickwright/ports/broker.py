@@ -78,27 +78,21 @@ class Broker(Protocol):
     @property
     def schemes(self) -> frozenset[str]:
         """The destination schemes of this broker, such as ``{"http", "https"}``."""
-        ...
 
     def check(self, destination: str) -> None:
         """Raise ``Rejected`` if ``destination`` can never be delivered to. No I/O."""
-        ...
 
     async def publish(self, message: Message) -> Outcome:
         """Send one message; raises for no failure of the receiver or the network."""
-        ...
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
         """Send several; one outcome per message, in order. Some brokers keep the order on the wire."""
-        ...
 
     async def ready(self) -> bool:
         """Return whether a publish may succeed now; cheap, at most a second."""
-        ...
 
     async def aclose(self) -> None:
         """Release connections. A second call has no effect."""
-        ...
 
 
 class Brokers(dict[str, Broker]):
@@ -110,4 +104,3 @@ class TargetCheck(Protocol):
 
     def __call__(self, target: str) -> None:
         """Raise ``Rejected``: ``invalid_target``, ``destination_reserved``, ``address_not_allowed``. Permanent."""
-        ...

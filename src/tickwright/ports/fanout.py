@@ -44,15 +44,12 @@ class Marks(Protocol):
         A repeated claim with the same ``token`` is ``MINE`` again, so a claim without an answer can be repeated. A
         claim that is older than ``lease`` and not sealed is free.
         """
-        ...
 
     async def seal(self, windows: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
         """Mark windows as published, not to be claimed for ``keep``. Other tokens' claims stay; return their number."""
-        ...
 
     async def release(self, windows: Sequence[EntityWindow], token: str) -> None:
         """Release windows that ``token`` has claimed and not sealed: they were not published."""
-        ...
 
 
 class Run(NamedTuple):
@@ -106,15 +103,12 @@ class RunClaims(Protocol):
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
         """Claim each run for ``owner``, the token of a session; one answer per run, in order."""
-        ...
 
     async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
         """Write how runs ended; false where the run was no longer ours: then nothing is written."""
-        ...
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
         """Extend claims in progress (``error`` and ``released`` are ignored); false where one is no longer ours."""
-        ...
 
 
 class Success(NamedTuple):
@@ -131,12 +125,9 @@ class CarryingRunClaims(RunClaims, Protocol):
 
     async def end(self, ended: Sequence[Ended], owner: int, *, carry: bool = False) -> list[bool]:
         """Write how runs ended; with ``carry`` a success is also kept for the ledger until ``forget``."""
-        ...
 
     async def carried(self, limit: int) -> list[Success]:
         """Return at most ``limit`` successes that the ledger does not have, in no order."""
-        ...
 
     async def forget(self, successes: Sequence[Success]) -> None:
         """Drop successes that the ledger has; later changes stay."""
-        ...

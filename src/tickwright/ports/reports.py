@@ -3,13 +3,11 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from tickwright.ports.batches import Dialect
-
-RESERVED_LISTENERS = frozenset(
-    {"record", "epoch", "queryDoneCount", "status", "dead"}
-)  # fields of the hash, and a queue
+Dialect = Literal["postgresql", "duckdb", "sqlite"]
+RESERVED_LISTENERS = frozenset({"record", "epoch", "queryDoneCount", "status", "dead"})
+"""Fields of the hash, and a queue."""
 
 
 class Column(NamedTuple):
@@ -73,19 +71,15 @@ class SharedParts(Protocol):
 
     async def put(self, key: PartKey, data: bytes, note: str, *, ttl: timedelta) -> PutAnswer:
         """Store a part once, and renew the time to live. ``STALE``: the hash's epoch is newer, or the report over."""
-        ...
 
     async def get(self, key: PartKey) -> bytes | None:
         """Return a part's data; ``None`` if it is absent, or the hash is another epoch's."""
-        ...
 
     async def touch(self, report_ids: Sequence[tuple[int, int]], *, ttl: timedelta) -> None:
         """Renew the time to live of these (report, epoch) if they exist: work on them continues."""
-        ...
 
     async def close(self, report_id: int, status: str, *, nonce: str, ttl: timedelta) -> None:
         """Replace the hash by a tombstone without data: late writers find the report over. May be repeated."""
-        ...
 
 
 class UndecodableText:
@@ -104,11 +98,9 @@ class Rows(Protocol):
 
         A bare ``DECIMAL`` is an exact number whose digits only its values show; they are texts.
         """
-        ...
 
     def __aiter__(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
         """Yield the rows in pieces of up to some thousand."""
-        ...
 
 
 class Source(Protocol):
@@ -117,12 +109,10 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """The ``NAME`` in ``[sources.NAME]``."""
-        ...
 
     @property
     def dialect(self) -> Dialect:
         """Its SQL dialect."""
-        ...
 
     def query(self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None) -> Any:
         """Return an asynchronous context manager that yields :class:`Rows`.
@@ -132,4 +122,3 @@ class Source(Protocol):
         as ``:name``; they are bound, never written into it. ``Rejected`` for what this query can never do
         (``source_refused``, ``missing_value``), ``Unavailable`` (``source_unavailable``) for temporary failures.
         """
-        ...

@@ -13,20 +13,32 @@ class Service(Protocol):
     @property
     def name(self) -> str:
         """Stable, for logs, metrics and ``/readyz``."""
-        ...
 
     async def run(self) -> None:
         """Work until stopped. Returns after a stop; raises when it cannot continue (the supervisor restarts it)."""
-        ...
 
     async def quiesce(self) -> None:
         """Accept no new work, and return when running work has finished."""
-        ...
 
     async def stop(self) -> None:
         """Cancel running work, release what was not started, and return when ``run`` has ended."""
-        ...
 
     def last_tick_age_s(self) -> float | None:
         """Return the seconds since the last turn of the loop, by the monotonic clock; ``None`` before the first."""
-        ...
+
+
+class Probe(Protocol):
+    """Named points in the code where a test may wait, raise or kill: the one mechanism for injected faults."""
+
+    async def reached(self, name: str, /, **facts: object) -> None:
+        """Report that the point ``name`` (``relay.published_not_marked``) was reached."""
+
+
+class NoProbe:
+    """The probe of production."""
+
+    async def reached(self, name: str, /, **facts: object) -> None:
+        """Do nothing."""
+
+
+NO_PROBE = NoProbe()

@@ -1,6 +1,7 @@
-"""The worker session, as far as capabilities need it."""
+"""The worker session and the lease of a loop, as far as capabilities need them."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 Beat = Callable[[Any], Awaitable[Callable[[], None]]]
@@ -16,7 +17,6 @@ class Gate(Protocol):
 
     async def settle(self) -> None:
         """Release claims that the process does not know of, if there may be any."""
-        ...
 
 
 class Session(Protocol):
@@ -28,33 +28,39 @@ class Session(Protocol):
     @property
     def token(self) -> int:
         """The fencing token of this session."""
-        ...
 
     def holds(self) -> bool:
         """Return whether the lease is valid now, by the monotonic clock and with a margin."""
-        ...
 
     def on_beat(self, beat: Beat) -> None:
         """Call ``beat(connection)`` after every renewal, in a transaction during which the session cannot be lost."""
-        ...
 
     def on_reclaim(self, reclaim: Reclaim) -> None:
         """Call ``reclaim(connection, tokens)`` in the transaction that declares sessions lost, or ends this one."""
-        ...
 
     def on_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost()`` when this session's lease is lost, before it gets a new token."""
-        ...
 
     @property
     def claim_number(self) -> int:
         """The number that every claim carries; the session may refuse lower ones."""
-        ...
 
     def next_claim_number(self) -> int:
         """Raise ``claim_number`` and return it."""
-        ...
 
     def add_gate(self, gate: Gate) -> None:
         """Settle ``gate`` with the heartbeat when it is unsure, and before the session closes."""
-        ...
+
+
+class HeldLease(Protocol):
+    """A loop's temporary exclusive right; every write goes through ``transaction``, so it carries the fence."""
+
+    @property
+    def fence(self) -> int:
+        """The version under which the lease was taken."""
+
+    def holds(self) -> bool:
+        """Return whether the lease is valid now, by the monotonic clock and with a margin."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Open a protected transaction; yields its connection, or ``None`` when the lease is lost."""

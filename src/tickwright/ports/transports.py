@@ -3,12 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tickwright.ports.dead_letters import DeadMessages
-from tickwright.ports.log import PositionedLog
-from tickwright.ports.polls import PollRecord, PollSource
+from tickwright.ports.polls import PollRecord, PollSource, PositionedLog
 from tickwright.ports.service import Service
 from tickwright.ports.session import Session
-from tickwright.ports.task_queue import TaskQueue
+from tickwright.ports.task_queue import DeadMessages, TaskQueue
 
 
 class RunningQueue(TaskQueue, Service, Protocol):
@@ -17,11 +15,9 @@ class RunningQueue(TaskQueue, Service, Protocol):
     @property
     def queued(self) -> Sequence[int] | None:
         """Counts of unheld messages and of dead letters, as last counted; ``None`` while they cannot be counted."""
-        ...
 
     def samples(self) -> Sequence[Any]:
         """Return its :class:`tickwright.observe.metrics.Sample` values."""
-        ...
 
 
 class TaskTransport(Protocol):
@@ -36,19 +32,15 @@ class TaskTransport(Protocol):
             Rejected: ``queue_differs``, ``queue_forbidden``. Permanent.
             Unavailable: The transport does not answer. Retry.
         """
-        ...
 
     async def missing(self) -> list[str] | None:
         """Return which of its queues are missing; ``None`` if all are. Errors as :meth:`prepare`."""
-        ...
 
     def queue(self, slots: int) -> RunningQueue:
         """Return the queue for one consumer that runs ``slots`` tasks at a time."""
-        ...
 
     def dead_letters(self) -> DeadMessages:
         """Return its dead letters."""
-        ...
 
 
 class ReportTransport(Protocol):
@@ -62,15 +54,12 @@ class ReportTransport(Protocol):
 
     async def prepare(self, listeners: Sequence[str]) -> None:
         """Create the exchanges and the queues of these listeners. Errors as :meth:`TaskTransport.prepare`."""
-        ...
 
     def queue(self, listener: str) -> RunningQueue:
         """Return the queue of one listener."""
-        ...
 
     def dead_letters(self) -> DeadMessages:
         """Return dead-lettered announcements."""
-        ...
 
 
 class PollLogSource(PollSource, Service, Protocol):
@@ -78,7 +67,6 @@ class PollLogSource(PollSource, Service, Protocol):
 
     def samples(self) -> Sequence[Any]:
         """Return its :class:`tickwright.observe.metrics.Sample` values."""
-        ...
 
 
 class PollTransport(Protocol):
@@ -89,8 +77,6 @@ class PollTransport(Protocol):
 
     def log(self) -> PositionedLog | None:
         """Return a log for one shard of the relay; ``None`` if polls wait in the queue in PostgreSQL."""
-        ...
 
     def source(self, pool: Any, session: Session, read: Callable[[bytes], PollRecord]) -> PollLogSource | None:
         """Return the source of polls for a consumer; ``None`` if they wait in the queue in PostgreSQL."""
-        ...

@@ -76,17 +76,14 @@ class Connection(Protocol):
     @property
     def waits_for_client(self) -> bool:
         """Whether its next step is the client's: to send or to read."""
-        ...
 
     @property
     def has_key(self) -> bool:
         """Whether its current answer is for a request with a key."""
-        ...
 
     @property
     def transport(self) -> "Transport":
         """Its transport."""
-        ...
 
 
 class Transport(Protocol):
@@ -94,11 +91,9 @@ class Transport(Protocol):
 
     def abort(self) -> None:
         """Close at once."""
-        ...
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes the client has not read."""
-        ...
 
 
 class Admission:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.dead_letters import DeadMessagesRequest, DeadMessagesRequeued
+from tickwright.ports.task_queue import DeadMessagesRequest, DeadMessagesRequeued
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import Limit, answer, answers, takes
 
@@ -17,11 +17,9 @@ class DeadLetters(Protocol):
 
     async def list(self, wanted: str | None, *, limit: int) -> Any:
         """Return a page of the oldest ones, or of those that match ``wanted``."""
-        ...
 
     async def requeue(self, *, caller: Caller, ids: Sequence[str] | None, limit: int) -> DeadMessagesRequeued:
         """Put those of ``ids``, or the oldest, back into their queue."""
-        ...
 
 
 class Operation(NamedTuple):

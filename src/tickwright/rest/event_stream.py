@@ -33,11 +33,9 @@ class Subscriber(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether no more messages come."""
-        ...
 
     async def next(self, within_s: float) -> bytes | None:
         """Return the next message; ``None`` when none came in time, or the subscription is over."""
-        ...
 
 
 class EventStream(Response):

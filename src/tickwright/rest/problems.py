@@ -7,7 +7,7 @@ import asyncpg
 import msgspec
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.ports.user_data import shown
+from tickwright.ports.views import shown
 from tickwright.store.bounds import LOOK_OR_SEND_AGAIN, TookTooLong
 from tickwright.store.pool import NO_ROOM, UNAVAILABLE, NotificationQueueFullError
 

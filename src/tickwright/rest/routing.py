@@ -8,8 +8,7 @@ from fastapi import Path, Query
 from fastapi.responses import Response
 
 from tickwright.domain.time_texts import parse_instant
-from tickwright.ports.user_data import shown
-from tickwright.ports.views import CURSOR_CHARS_MAX
+from tickwright.ports.views import CURSOR_CHARS_MAX, shown
 
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
 Cursor = Annotated[str | None, Query(max_length=CURSOR_CHARS_MAX, description="`next` of the page before")]

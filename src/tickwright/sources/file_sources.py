@@ -24,8 +24,7 @@ import msgspec
 
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.placeholders import bind
-from tickwright.ports.batches import Dialect
-from tickwright.ports.reports import Column
+from tickwright.ports.reports import Column, Dialect
 from tickwright.sources.named import SourceSettings, path_of, scheme_of
 from tickwright.sources.query_process import (
     Answer,

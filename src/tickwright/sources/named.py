@@ -49,7 +49,6 @@ class OpenSource(Source, Protocol):
 
     async def aclose(self) -> None:
         """Release its resources. May be called twice."""
-        ...
 
 
 def scheme_of(url: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.ports.audiences import AudienceFile, FileFacts
+from tickwright.ports.batches import AudienceFile, FileFacts
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources.file_sources import FileSource
 from tickwright.sources.named import SourceSettings
@@ -49,7 +49,7 @@ INTERRUPT_AGAIN_S = 0.05
 
 
 class ObjectFiles:
-    """Implements :class:`tickwright.ports.audiences.AudienceFiles`.
+    """Implements :class:`tickwright.ports.batches.AudienceFiles`.
 
     ``folder`` belongs to this process alone; its files are useless after the process. ``kept`` files without a reader
     are kept for the next reader.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tickwright.plugin import Context, Plugin
 from tickwright.plugin.contract import ReadTable
 from tickwright.plugin.settings import environment_secret
-from tickwright.ports.audiences import AudienceFile, AudienceFiles, FileFacts
+from tickwright.ports.batches import AudienceFile, AudienceFiles, FileFacts
 from tickwright.ports.objects import LazyObjectStore, ObjectStore, WorkFolder
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LazyFiles:
-    """A :class:`tickwright.ports.audiences.AudienceFiles` that makes its folder at the first file."""
+    """A :class:`tickwright.ports.batches.AudienceFiles` that makes its folder at the first file."""
 
     def __init__(self, objects: ObjectStore, folder: WorkFolder) -> None:
         self._objects, self._folder = objects, folder

@@ -29,8 +29,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.placeholders import Bound, bare, bind
-from tickwright.ports.batches import Dialect
-from tickwright.ports.reports import Column
+from tickwright.ports.reports import Column, Dialect
 from tickwright.sources.named import SourceSettings
 from tickwright.sources.postgres_types import SPELLING, TEXT_OID, as_parameter, columns_of, instants_of
 from tickwright.sources.rows import CHUNK_ROWS, ROW_BYTES_MAX, cells_of, is_full, row_too_large, weighed

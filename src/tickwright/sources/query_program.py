@@ -164,15 +164,12 @@ class Reader(Protocol):
 
     def open(self) -> tuple[Column, ...]:
         """Start the query and return its columns."""
-        ...
 
     def fetch(self) -> Sequence[Sequence[Any]]:
         """Return the next rows, some hundreds; none at the end."""
-        ...
 
     def close(self) -> None:
         """Release all resources. Harmless when nothing was opened."""
-        ...
 
 
 def _loaded(asked: Load) -> Loaded:

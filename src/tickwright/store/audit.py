@@ -6,7 +6,7 @@ import msgspec
 
 from tickwright.domain.masking import masked_json
 from tickwright.ports.caller import Caller
-from tickwright.ports.user_data import Doors
+from tickwright.ports.views import Doors
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 

@@ -8,7 +8,8 @@ import pytest
 
 from kit.audiences import KINDS, AudienceWorld, audience_world
 from tickwright.capabilities.batches.expressions import compile_expression
-from tickwright.ports.batches import Dialect, Judge, SqlFilter
+from tickwright.ports.batches import Judge, SqlFilter
+from tickwright.ports.reports import Dialect
 
 LOAN = 'client.age > 25 && client.income > 3000 && client.country == "UK"'
 EXPRESSIONS = [

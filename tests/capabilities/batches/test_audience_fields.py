@@ -10,7 +10,8 @@ import pytest
 
 from kit.audiences import NOW, AudienceWorld, OlderThan, audience_world
 from tickwright.domain.errors import Rejected
-from tickwright.ports.batches import Dialect, SqlFilter, Verdict
+from tickwright.ports.batches import SqlFilter, Verdict
+from tickwright.ports.reports import Dialect
 
 BAD = object()
 """A text that is no value of the type."""

@@ -23,7 +23,7 @@ from tickwright.capabilities.operations.alerts.alerting import Alerting, ClockWa
 from tickwright.capabilities.polling.relay import store as relay_store
 from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, AlertRule, Finding, summary_of
-from tickwright.ports.log import Committed, Place
+from tickwright.ports.polls import Committed, PartitionOffsets
 from tickwright.process.plugins import PLUGINS
 
 WINDOWS = {
@@ -422,7 +422,7 @@ async def test_relays_are_looked_at_one_by_one(pool: asyncpg.Pool, lease: Lease)
 
 async def published(pool: asyncpg.Pool, number: int, first_offset: int, last_offset: int) -> None:
     """Mark a batch of shard 0 as a relay does, in one partition of the topic."""
-    places = Committed(partitions=1, places=[Place(0, first_offset, last_offset)])
+    places = Committed(partitions=1, places=[PartitionOffsets(0, first_offset, last_offset)])
     async with pool.acquire() as connection:
         await relay_store.mark_published(connection, 0, number, "polls", places)
 

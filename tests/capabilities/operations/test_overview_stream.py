@@ -17,7 +17,7 @@ from tickwright.capabilities.operations.overview import snapshot
 from tickwright.capabilities.operations.overview.snapshot import STREAMS_MAX, Snapshots, Subscriber
 from tickwright.capabilities.operations.overview.views import OverviewView
 from tickwright.domain.errors import Unavailable
-from tickwright.ports.user_data import ALL, Sight
+from tickwright.ports.views import ALL, Sight
 from tickwright.rest import event_stream
 from tickwright.rest.listener import TRANSPORT
 from tickwright.store.pool import Pool, open_pool

@@ -14,7 +14,7 @@ from tickwright.capabilities.jobs import rest as job_routes
 from tickwright.capabilities.operations.keys import ApiKeys
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.dashboard import page
-from tickwright.ports import user_data
+from tickwright.ports import views as user_data
 from tickwright.rest import problems
 from tickwright.store import bounds
 

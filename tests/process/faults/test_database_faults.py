@@ -28,7 +28,7 @@ from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
 from tickwright.engine.leased_loop import TERMS, LeasedRounds
 from tickwright.engine.leases import Leases
-from tickwright.ports.lease import HeldLease
+from tickwright.ports.session import HeldLease
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import UNAVAILABLE, Pool
 

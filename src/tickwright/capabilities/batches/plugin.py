@@ -9,7 +9,7 @@ from pydantic import Field
 from tickwright.plugin import Context, Plugin, Registrations, SettingsPart
 from tickwright.plugin.contract import PROGRAM
 from tickwright.plugin.settings import Duration
-from tickwright.ports.audiences import AudienceFiles
+from tickwright.ports.batches import AudienceFiles
 from tickwright.ports.broker import TargetCheck
 from tickwright.ports.objects import LazyObjectStore, WorkFolder
 

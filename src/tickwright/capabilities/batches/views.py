@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tickwright.ports.user_data import UserData
-from tickwright.ports.views import Reason
+from tickwright.ports.views import Reason, UserData
 
 
 class BatchView(msgspec.Struct, kw_only=True):

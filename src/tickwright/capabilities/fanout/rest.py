@@ -29,7 +29,7 @@ from tickwright.capabilities.fanout.entities.schemas import (
 from tickwright.capabilities.fanout.service import DEAD_TASKS, FanoutService
 from tickwright.domain.lines import ImportResult
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.dead_letters import DeadMessagesRequest, DeadMessagesRequeued
+from tickwright.ports.task_queue import DeadMessagesRequest, DeadMessagesRequeued
 from tickwright.ports.views import Page, Reason
 from tickwright.rest.dead_letters import Operation, add_dead_letters
 from tickwright.rest.gate import Gate

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tickwright.ports.lease import HeldLease
+from tickwright.ports.session import HeldLease
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.fanout.sql", "retention.sql")

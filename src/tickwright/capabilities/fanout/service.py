@@ -22,7 +22,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.modules import parse_modules, window_at
 from tickwright.domain.time_texts import format_duration
 from tickwright.engine.outbox.broker_dead_letters import BrokerDeadLetters, DeadLetterKind, common_fields
-from tickwright.ports.dead_letters import BODY_CHARS_MAX, DeadMessage, DeadMessages
+from tickwright.ports.task_queue import BODY_CHARS_MAX, DeadMessage, DeadMessages
 from tickwright.ports.views import Page
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Connection, Pool

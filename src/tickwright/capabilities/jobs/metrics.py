@@ -53,15 +53,12 @@ class JobSource(Protocol):
     @property
     def runner(self) -> _Runner:
         """Its slots."""
-        ...
 
     def types(self) -> Mapping[str, Any]:
         """Task types to :class:`TypeCounters`."""
-        ...
 
     def backlog(self) -> int:
         """Results that are not written yet."""
-        ...
 
 
 def worker_source(worker: JobSource) -> Source:

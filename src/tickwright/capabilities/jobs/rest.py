@@ -47,8 +47,7 @@ from tickwright.domain.time_texts import parse_duration
 from tickwright.domain.traceparent import NAME, traceparent_of
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.user_data import sees, sight
-from tickwright.ports.views import Explanation, Page
+from tickwright.ports.views import Explanation, Page, sees, sight
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, answer, answers, instant_of, takes
 

@@ -6,7 +6,7 @@ import asyncpg
 import structlog
 
 from tickwright.engine.retention import BATCH, Retention
-from tickwright.ports.lease import HeldLease
+from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load, with_lanes
 

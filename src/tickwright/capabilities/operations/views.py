@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from tickwright.domain.masking import masked_address, masked_document, read_json
 from tickwright.domain.time_texts import DurationText
-from tickwright.ports.user_data import Doors, UserData
+from tickwright.ports.views import Doors, UserData
 
 NOTE_CHARS_MAX = 1_000
 

@@ -17,8 +17,7 @@ from tickwright.domain.masking import masked_document
 from tickwright.partners.quiet import quiet_next, quiet_until
 from tickwright.partners.settings import PartnerSettings, read_kept, read_settings
 from tickwright.ports.caller import Caller
-from tickwright.ports.user_data import Doors
-from tickwright.ports.views import view
+from tickwright.ports.views import Doors, view
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load

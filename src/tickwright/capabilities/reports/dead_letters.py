@@ -12,8 +12,8 @@ import msgspec
 from fastapi import APIRouter
 
 from tickwright.engine.outbox.broker_dead_letters import BrokerDeadLetters, DeadLetterKind, common_fields
-from tickwright.ports.dead_letters import DeadMessage, DeadMessagesRequest, DeadMessagesRequeued
-from tickwright.ports.user_data import UserData
+from tickwright.ports.task_queue import DeadMessage, DeadMessagesRequest, DeadMessagesRequeued
+from tickwright.ports.views import UserData
 from tickwright.rest.dead_letters import Operation, add_dead_letters
 from tickwright.rest.gate import Gate
 

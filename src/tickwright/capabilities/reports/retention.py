@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 
 from tickwright.domain.errors import TickwrightError
-from tickwright.ports.lease import HeldLease
 from tickwright.ports.objects import LazyObjectStore, ObjectStore
+from tickwright.ports.session import HeldLease
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.reports.sql", "upkeep.sql")

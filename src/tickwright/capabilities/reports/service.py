@@ -14,10 +14,10 @@ from tickwright.capabilities.reports.requests.records import Records, RecordsLis
 from tickwright.capabilities.reports.requests.store import RecordsStore
 from tickwright.capabilities.reports.types.report_types import ReportTypes
 from tickwright.engine.outbox.broker_dead_letters import BrokerDeadLetters
-from tickwright.ports.dead_letters import DeadMessages
 from tickwright.ports.objects import ObjectStore
-from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import SharedParts
+from tickwright.ports.service import NO_PROBE, Probe
+from tickwright.ports.task_queue import DeadMessages
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from tickwright.ports.caller import Caller
-from tickwright.ports.dead_letters import (
+from tickwright.ports.task_queue import (
     BODY_CHARS_MAX,
     REQUEUE_MAX,
     DeadMessage,

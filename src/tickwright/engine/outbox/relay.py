@@ -46,7 +46,7 @@ from tickwright.engine.wakeup import ArmedWakeup
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.broker import Broker, Message, Outcome, Unknown
 from tickwright.ports.ids import monotonic, random_unit
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE
 
 LEASE = "relay:outbox"

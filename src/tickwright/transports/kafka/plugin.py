@@ -11,8 +11,7 @@ from pydantic import Field, SecretStr
 from tickwright.plugin import Context, Ownership, Plugin, Settings, SettingsPart
 from tickwright.plugin.settings import NAME_PATTERN, text
 from tickwright.ports.broker import Broker
-from tickwright.ports.log import PositionedLog
-from tickwright.ports.polls import PollRecord
+from tickwright.ports.polls import PollRecord, PositionedLog
 from tickwright.ports.session import Session
 from tickwright.ports.transports import PollLogSource, PollTransport
 

@@ -29,7 +29,17 @@ from msgspec import Meta
 
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.ids import monotonic
-from tickwright.ports.log import NOWHERE, POSITION_UNREADABLE, Aborted, Batch, Committed, Doubt, Fenced, Outcome, Place
+from tickwright.ports.polls import (
+    NO_OFFSETS,
+    POSITION_UNREADABLE,
+    Aborted,
+    Batch,
+    Committed,
+    Doubt,
+    Fenced,
+    Outcome,
+    PartitionOffsets,
+)
 from tickwright.transports.kafka.config import SHARDS_MAX, TRANSACTION_TIMEOUT_MS, KafkaConfig, log, unavailable
 from tickwright.transports.kafka.topics import POSITIONS, prepare_topics, translate
 
@@ -169,7 +179,7 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 
 
 class KafkaLog:
-    """Writes the batches of one shard at a time; a :class:`tickwright.ports.log.PositionedLog`.
+    """Writes the batches of one shard at a time; a :class:`tickwright.ports.polls.PositionedLog`.
 
     Args:
         settings: Where Kafka is. Checked by ``open``.
@@ -183,7 +193,7 @@ class KafkaLog:
     def __init__(self, settings: KafkaConfig, topic: str) -> None:
         self._settings, self._topic = settings, topic
         self._session: _Session | None = None
-        self._in_doubt: tuple[int, Committed] = (0, NOWHERE)
+        self._in_doubt: tuple[int, Committed] = (0, NO_OFFSETS)
 
     async def open(self, shard: int) -> int | None:
         """Fence the previous writer, and return the number of the last committed batch.
@@ -217,18 +227,18 @@ class KafkaLog:
         if session is None:
             return Doubt("the log is not open")
         outcome = await session.call(lambda: session.send(batch))
-        self._in_doubt = (batch.number, outcome.offsets if isinstance(outcome, Doubt) else NOWHERE)
+        self._in_doubt = (batch.number, outcome.offsets if isinstance(outcome, Doubt) else NO_OFFSETS)
         if isinstance(outcome, Doubt | Fenced):
             self._discard()
         return outcome
 
     def committed(self, number: int) -> Committed:
         """Return the offsets of the batch in doubt. Under our lease, no other process can have sent it since."""
-        return self._in_doubt[1] if self._in_doubt[0] == number else NOWHERE
+        return self._in_doubt[1] if self._in_doubt[0] == number else NO_OFFSETS
 
     async def close(self) -> None:
         """Discard the producer; a running call ends within its bound."""
-        self._in_doubt = (0, NOWHERE)
+        self._in_doubt = (0, NO_OFFSETS)
         self._discard()
 
     def _discard(self) -> None:
@@ -346,9 +356,9 @@ class _BatchEdges:
             first, last = self._found.get(partition, (offset, offset))
             self._found[partition] = (min(first, offset), max(last, offset))
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[PartitionOffsets]:
         """Return the known offsets, by partition."""
-        return [Place(partition, *edges) for partition, edges in sorted(self._found.items())]
+        return [PartitionOffsets(partition, *edges) for partition, edges in sorted(self._found.items())]
 
 
 def _fenced(error: KafkaException) -> Fenced | None:

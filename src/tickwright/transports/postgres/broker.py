@@ -20,9 +20,8 @@ from tickwright.domain.targets import PostgresTarget, parse_target
 from tickwright.engine.service import LoopService
 from tickwright.observe.metrics import Sample
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.ids import monotonic
-from tickwright.ports.task_queue import Delivery
+from tickwright.ports.task_queue import DeadMessage, Delivery, Peeked
 from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 
@@ -430,7 +429,7 @@ def _delivery(row: TopicDelivery) -> Delivery:
 
 
 class PostgresDeadLetters:
-    """Implements :class:`tickwright.ports.dead_letters.DeadMessages` on a topic."""
+    """Implements :class:`tickwright.ports.task_queue.DeadMessages` on a topic."""
 
     def __init__(self, pool: Pool, topic: str) -> None:
         self._pool, self._topic = pool, topic

@@ -140,11 +140,9 @@ class ConfirmObserver(Protocol):
 
     def late(self, channel: "ExchangeChannel", routing_keys: set[str]) -> None:
         """Report that messages with these keys have waited for confirms for five seconds."""
-        ...
 
     def confirmed(self, channel: "ExchangeChannel", routing_key: str) -> None:
         """Report that a message with this key was confirmed in time."""
-        ...
 
 
 class ExchangeChannel:

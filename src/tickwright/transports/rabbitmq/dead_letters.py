@@ -18,8 +18,8 @@ from pamqp.commands import Basic
 
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.broker import Accepted, Refused, Unknown
-from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.ids import monotonic
+from tickwright.ports.task_queue import DeadMessage, Peeked
 from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, losses_as_failures
 from tickwright.transports.rabbitmq.forwarding import (
     DIED_HEADER,
@@ -60,7 +60,7 @@ _BROKER_REASONS = {
 
 
 class RabbitDeadLetters:
-    """Implements :class:`tickwright.ports.dead_letters.DeadMessages`; connects for each call, one at a time.
+    """Implements :class:`tickwright.ports.task_queue.DeadMessages`; connects for each call, one at a time.
 
     Bodies are shown up to 256 KiB. A peek stops after the message that reaches 64 MiB, headers included, or five
     seconds; ``Peeked.total`` counts the others too. ``requeue`` reads the oldest 10,000 and stops after the message

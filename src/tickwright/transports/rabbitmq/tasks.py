@@ -27,7 +27,7 @@ from tickwright.observe.metrics import Sample
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.ids import monotonic
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, losses_as_failures
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters

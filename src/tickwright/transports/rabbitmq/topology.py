@@ -53,15 +53,12 @@ class Topology(Protocol):
 
     def exchanges(self) -> Mapping[str, str]:
         """Return every exchange with its type."""
-        ...
 
     def queues(self) -> Mapping[str, Mapping[str, Any]]:
         """Return every queue with its arguments."""
-        ...
 
     def bindings(self) -> Sequence[Binding]:
         """Return every binding."""
-        ...
 
 
 class QueueNames(Topology, Protocol):
@@ -70,36 +67,29 @@ class QueueNames(Topology, Protocol):
     @property
     def capability(self) -> str:
         """Prefix of log events and probes."""
-        ...
 
     @property
     def service(self) -> str:
         """Name of the service that consumes."""
-        ...
 
     @property
     def gauges(self) -> Gauges | None:
         """Gauges of the consumer, or ``None``."""
-        ...
 
     @property
     def queue(self) -> str:
         """Name of the queue that consumers read."""
-        ...
 
     @property
     def key(self) -> str:
         """The routing key of its messages and of its dead letters."""
-        ...
 
     @property
     def dead(self) -> str:
         """The exchange and the queue of dead letters."""
-        ...
 
     def delay(self, by: timedelta) -> str:
         """Return the queue that delays a message."""
-        ...
 
 
 class DeadNames(Topology, Protocol):
@@ -108,21 +98,17 @@ class DeadNames(Topology, Protocol):
     @property
     def dead(self) -> str:
         """The exchange and the queue of dead letters."""
-        ...
 
     @property
     def exchange(self) -> str:
         """The exchange that requeued messages are published to."""
-        ...
 
     @property
     def key(self) -> str:
         """The routing key of all messages; if empty, each message keeps its own."""
-        ...
 
     def reads(self, queue: str) -> bool:
         """Whether consumers read this queue, so that its dead letters arrive here."""
-        ...
 
 
 TASK_KEY = "task"

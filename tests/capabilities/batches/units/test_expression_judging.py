@@ -16,7 +16,8 @@ from cel_expr_python import cel
 from tickwright.capabilities.batches.expressions import TEXT_CHARS_MAX, compile_expression
 from tickwright.capabilities.batches.expressions.library import lend_zones
 from tickwright.domain.errors import Rejected
-from tickwright.ports.batches import Dialect, FieldType, Verdict
+from tickwright.ports.batches import FieldType, Verdict
+from tickwright.ports.reports import Dialect
 
 NOW = datetime(2026, 3, 1, 9, 0, 0, 7, tzinfo=UTC)
 FAR = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)

@@ -36,7 +36,7 @@ from tickwright.plugin.secrets import DeclaredSecrets
 from tickwright.ports.broker import Accepted
 from tickwright.ports.fanout import Begun, EntityWindow, Mark, MarkClaim, Run, RunStart
 from tickwright.ports.ids import random_token
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.topology import TASK_KEY

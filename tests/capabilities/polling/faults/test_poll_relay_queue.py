@@ -15,7 +15,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.polling.relay import store as relay_store
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Leases
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE
 
 FORGED = """

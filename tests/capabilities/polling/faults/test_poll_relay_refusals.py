@@ -17,7 +17,7 @@ from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.domain.errors import Rejected
 from tickwright.engine.leases import Leases
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.log import Batch
+from tickwright.ports.polls import Batch
 from tickwright.transports.kafka.config import KafkaConfig
 from tickwright.transports.kafka.transactions import KafkaLog
 

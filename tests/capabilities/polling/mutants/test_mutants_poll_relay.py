@@ -22,7 +22,7 @@ from tickwright.capabilities.polling.relay import relay as poll_relay
 from tickwright.capabilities.polling.relay import store as relay_store
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Lease
-from tickwright.ports.log import Aborted, Batch, Committed, Doubt
+from tickwright.ports.polls import Aborted, Batch, Committed, Doubt
 from tickwright.store.pool import Connection
 from tickwright.transports.kafka import transactions
 from tickwright.transports.kafka.config import KafkaConfig

@@ -12,8 +12,7 @@ import tickwright
 from tickwright import Rejected, ReportRequest, Row, Tickwright
 from tickwright.capabilities.reports.handlers import ListenerRegistry, ReportRegistry, with_declared
 from tickwright.capabilities.reports.types.schema import check_definition
-from tickwright.ports.batches import Dialect
-from tickwright.ports.reports import Column, Source
+from tickwright.ports.reports import Column, Dialect, Source
 
 MINUTE = timedelta(minutes=1)
 

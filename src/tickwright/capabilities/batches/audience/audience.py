@@ -25,9 +25,18 @@ from tickwright.capabilities.batches.audience.sql_text import (
     same_kind,
 )
 from tickwright.domain.errors import Rejected
-from tickwright.ports.audiences import AudienceFile, AudienceFiles, FileFacts, SourceBook
-from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, PlannedChunk, SqlFilter
-from tickwright.ports.reports import Column, Rows, Source
+from tickwright.ports.batches import (
+    Action,
+    AudienceFile,
+    AudienceFiles,
+    ChunkResult,
+    FileFacts,
+    Judge,
+    PlannedChunk,
+    SourceBook,
+    SqlFilter,
+)
+from tickwright.ports.reports import Column, Dialect, Rows, Source
 
 CUT_TIMEOUT, READ_TIMEOUT, COUNT_TIMEOUT = timedelta(hours=1), timedelta(minutes=15), timedelta(seconds=30)
 _LEFT_MIN = timedelta(milliseconds=10)

@@ -19,8 +19,8 @@ import msgspec
 
 from tickwright.capabilities.batches.audience.schema import AudienceSettings
 from tickwright.domain.errors import Rejected
-from tickwright.ports.batches import Action, ChunkResult, Dialect, FieldType, Judge, Verdict
-from tickwright.ports.reports import NOT_UTF8, Column, Rows
+from tickwright.ports.batches import Action, ChunkResult, FieldType, Judge, Verdict
+from tickwright.ports.reports import NOT_UTF8, Column, Dialect, Rows
 
 CLIENT_BYTES_MAX = 65_536
 KEY_BYTES_MAX = 1_000

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from tickwright.capabilities.batches.audience.schema import AudienceSettings
 from tickwright.domain.errors import Rejected
-from tickwright.ports.batches import Dialect, FieldType, SqlFilter
-from tickwright.ports.reports import NOT_UTF8, Column
+from tickwright.ports.batches import FieldType, SqlFilter
+from tickwright.ports.reports import NOT_UTF8, Column, Dialect
 from tickwright.store.queries import load
 
 KeyKind = Literal["int", "text", "uuid"]

@@ -37,8 +37,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.wording import one_of
 from tickwright.ports.batches import FieldType, Judge
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.user_data import UserData
-from tickwright.ports.views import raw
+from tickwright.ports.views import UserData, raw
 from tickwright.store.pool import Pool
 
 EXAMPLES = 10

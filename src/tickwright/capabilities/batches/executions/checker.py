@@ -18,8 +18,8 @@ from tickwright.engine.outbox.table import put_message
 from tickwright.observe.logs import without_secrets
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.batches import Run
-from tickwright.ports.lease import HeldLease
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
+from tickwright.ports.session import HeldLease
 from tickwright.store.pool import REFUSED, Connection
 from tickwright.store.queries import filled, load
 

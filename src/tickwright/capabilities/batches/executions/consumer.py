@@ -39,7 +39,7 @@ from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.batches import BatchWork, ChunkResult, PlannedChunk, Run
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
@@ -63,7 +63,6 @@ class Works(Protocol):
 
     def served(self) -> Sequence[str]:
         """Return what the process has: ``source:NAME``, ``objects``, ``program:NAME``."""
-        ...
 
     def of(self, run: Run) -> BatchWork:
         """Return the work of this execution.
@@ -71,7 +70,6 @@ class Works(Protocol):
         Raises:
             Rejected: This process cannot do it, or its definition is wrong. Permanent.
         """
-        ...
 
 
 class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):

@@ -15,8 +15,8 @@ import structlog
 from tickwright.capabilities.batches.definitions.schema import recurrence_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.recurrence import Recurrence
-from tickwright.ports.lease import HeldLease
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
+from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 

@@ -28,7 +28,7 @@ from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.capabilities.batches.definitions.schema import Draft
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Action, BatchWork, ChunkResult, FieldType, Judge, OpenChunk, PlannedChunk, Run
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import Connection
 
 COMPILED_MAX = 256

@@ -19,7 +19,8 @@ from tickwright.capabilities.batches.expressions.library import NOW, spelled, va
 from tickwright.capabilities.batches.expressions.sql import translate
 from tickwright.capabilities.batches.expressions.tree import Tree
 from tickwright.domain.errors import Rejected
-from tickwright.ports.batches import Dialect, FieldType, SqlFilter, Verdict
+from tickwright.ports.batches import FieldType, SqlFilter, Verdict
+from tickwright.ports.reports import Dialect
 
 _UNKNOWN = "UNKNOWN: No value with name"
 _NEAR_FROM, _NEAR_BELOW = 1700, 2200

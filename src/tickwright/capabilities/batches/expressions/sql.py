@@ -13,7 +13,8 @@ from typing import Any
 
 from tickwright.capabilities.batches.expressions.library import NOW, moved, read_instant
 from tickwright.capabilities.batches.expressions.tree import Node, Tree
-from tickwright.ports.batches import Dialect, SqlFilter
+from tickwright.ports.batches import SqlFilter
+from tickwright.ports.reports import Dialect
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.batches.sql", "expressions.sql")

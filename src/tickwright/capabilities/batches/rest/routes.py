@@ -32,8 +32,7 @@ from tickwright.capabilities.batches.views import (
 )
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.user_data import sees
-from tickwright.ports.views import Explanation, Page
+from tickwright.ports.views import Explanation, Page, sees
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import Cursor, Id, Instant, Limit, answer, answers, takes
 

@@ -38,7 +38,7 @@ from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import Failed, Throttled
 from tickwright.ports.fanout import Begun, Ended, Run, RunStart
 from tickwright.ports.ids import monotonic
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery, TaskQueue
 from tickwright.store.pool import Pool
 
@@ -382,7 +382,6 @@ class QueueDepth(Protocol):
     @property
     def queued(self) -> Sequence[int] | None:
         """Tasks that no consumer holds, and dead letters, at the last count; ``None`` while they cannot be counted."""
-        ...
 
 
 class LastMinute:

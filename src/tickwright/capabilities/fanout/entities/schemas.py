@@ -23,8 +23,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_json, read_json
 from tickwright.domain.modules import MODULE_NAME, parse_modules
 from tickwright.domain.secrets import MASK, REFERENCE
-from tickwright.ports.user_data import Doors, UserData
-from tickwright.ports.views import Reason
+from tickwright.ports.views import Doors, Reason, UserData
 
 PARTY_BYTES_MAX = 65_536
 POINTER_CHARS_MAX = 300

@@ -24,7 +24,7 @@ from tickwright.domain.modules import Window, parse_modules
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.fanout import EntityWindow, Mark, MarkClaim, Marks
 from tickwright.ports.ids import monotonic
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 

@@ -14,8 +14,7 @@ from tickwright.capabilities.jobs.model import furthest_start_s
 from tickwright.domain.masking import masked_address
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, instant_text, wait_text
 from tickwright.domain.traceparent import read_traceparent
-from tickwright.ports.user_data import Doors, UserData
-from tickwright.ports.views import Explanation, Reason, view
+from tickwright.ports.views import Doors, Explanation, Reason, UserData, view
 
 T = TypeVar("T")
 

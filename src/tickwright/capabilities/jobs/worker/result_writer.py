@@ -45,7 +45,7 @@ from tickwright.domain.retries import WAIT_MAX
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
 from tickwright.ports.ids import monotonic, random_unit
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE
 

@@ -29,7 +29,7 @@ from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.tasks import TaskGroup
 from tickwright.ports.broker import Broker
 from tickwright.ports.ids import monotonic
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 

@@ -30,7 +30,7 @@ from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.engine.outbox.table import LANES_WALKED, lane_heads
 from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, AlertRule, Finding, summary_of
 from tickwright.ports.ids import monotonic
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE, Connection
 from tickwright.store.queries import load
 

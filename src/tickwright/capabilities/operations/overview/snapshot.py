@@ -28,8 +28,8 @@ from tickwright.capabilities.operations.overview.views import OverviewView
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.service import LoopService
 from tickwright.ports.ids import monotonic
-from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.user_data import ALL, Sight, shown
+from tickwright.ports.service import NO_PROBE, Probe
+from tickwright.ports.views import ALL, Sight, shown
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 EVERY_S = 0.95

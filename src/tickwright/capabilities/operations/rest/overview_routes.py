@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.capabilities.operations.overview.views import OverviewView
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.user_data import sight
+from tickwright.ports.views import sight
 from tickwright.rest.event_stream import STREAM, EventStream
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import answer, answers

@@ -30,7 +30,7 @@ from tickwright.partners.contract import settings_of
 from tickwright.partners.store import PartnerRow, list_partners
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollGroup, PollSource
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Pool
 

@@ -25,7 +25,7 @@ import structlog
 from tickwright.capabilities.polling.consumer.courier import Answer
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollGroup, PollSource
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import REFUSED, UNAVAILABLE, Connection, Pool
 from tickwright.store.queries import load
 

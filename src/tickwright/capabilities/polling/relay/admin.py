@@ -17,7 +17,7 @@ from tickwright.domain.errors import Contended, Rejected, TickwrightError, Unava
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, Leases
 from tickwright.ports.caller import Caller
-from tickwright.ports.log import POSITION_UNREADABLE, Batch, Committed, Fenced, PositionedLog
+from tickwright.ports.polls import POSITION_UNREADABLE, Batch, Committed, Fenced, PositionedLog
 from tickwright.ports.views import view
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Pool

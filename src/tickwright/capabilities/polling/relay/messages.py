@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from tickwright.capabilities.polling.relay.store import FrozenRow
-from tickwright.ports.log import Record
-from tickwright.ports.polls import PollRecord
+from tickwright.ports.polls import PollRecord, Record
 
 VERSION = 1
 ID_MAX = 2**53 - 1

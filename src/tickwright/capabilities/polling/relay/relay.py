@@ -36,8 +36,8 @@ from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic, random_unit
-from tickwright.ports.log import NOWHERE, Aborted, Batch, Committed, Doubt, Fenced, Outcome, PositionedLog
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.polls import NO_OFFSETS, Aborted, Batch, Committed, Doubt, Fenced, Outcome, PositionedLog
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE
 
 ADVICE = "nothing is sent until it is reconciled: tickwright outbox reconcile"
@@ -246,7 +246,7 @@ class PollRelay(LeasedService):
         """Open the log, mark what it proves, and publish until something is in doubt."""
         self.counters.opened += 1
         position = await log.open(self.shard)
-        await self._settle(lease, position, NOWHERE if position is None else log.committed(position))
+        await self._settle(lease, position, NO_OFFSETS if position is None else log.committed(position))
         while self._works(lease):
             await self._sweep_queue(lease)
             found = await self._freeze(lease)

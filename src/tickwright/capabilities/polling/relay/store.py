@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tickwright.ports.log import Committed
+from tickwright.ports.polls import Committed
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 

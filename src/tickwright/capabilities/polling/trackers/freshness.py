@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tickwright.capabilities.polling.wheels.store import WANTED
-from tickwright.ports.lease import HeldLease
+from tickwright.ports.session import HeldLease
 from tickwright.ports.views import view
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load

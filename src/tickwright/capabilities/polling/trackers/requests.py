@@ -15,7 +15,7 @@ from msgspec import Meta
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 from tickwright.domain.time_texts import InstantText, parse_instant
-from tickwright.ports.user_data import UserData
+from tickwright.ports.views import UserData
 
 ACCOUNT_CHARS_MAX = 200
 EXTERNAL_ID_CHARS_MAX = 200

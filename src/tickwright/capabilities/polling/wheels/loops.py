@@ -17,8 +17,8 @@ import structlog
 
 from tickwright.capabilities.polling.wheels import store
 from tickwright.domain.spreading import BUCKETS_PER_SLOT, Move, level
-from tickwright.ports.lease import HeldLease
-from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import NO_PROBE, Probe
+from tickwright.ports.session import HeldLease
 
 PLACE_MAX = 5000
 AHEAD = timedelta(minutes=1)

@@ -52,8 +52,8 @@ from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
 from tickwright.ports.objects import ObjectStore
-from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import Column, PartFacts, PartKey
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection
 

@@ -24,8 +24,8 @@ from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.strict_json import shown
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_token
-from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import PartFacts, PartKey
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.views import raw
 from tickwright.store.pool import Pool
 

@@ -32,8 +32,7 @@ from tickwright.engine.claimed_work import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedW
 from tickwright.engine.service import LoopService
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
-from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import Service
+from tickwright.ports.service import NO_PROBE, Probe, Service
 from tickwright.ports.session import Session
 from tickwright.ports.task_queue import Delivery, TaskQueue
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool

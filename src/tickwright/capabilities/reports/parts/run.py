@@ -31,8 +31,8 @@ from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.observe import traces
 from tickwright.observe.logs import redact_text
 from tickwright.ports.ids import monotonic, random_token
-from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import PartFacts, Rows
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.sources.named import Sources
 

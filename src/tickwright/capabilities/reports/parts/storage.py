@@ -28,8 +28,8 @@ from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.ids import random_token
 from tickwright.ports.objects import ObjectStore
-from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import PartFacts, PartKey, Put, PutAnswer, SharedParts
+from tickwright.ports.service import NO_PROBE, Probe
 
 INLINE_BYTES_MAX = 256 * 1024
 HASH_TTL = timedelta(minutes=10)

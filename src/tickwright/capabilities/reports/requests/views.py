@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tickwright.capabilities.reports.types.plan import Format
-from tickwright.ports.user_data import Link, UserData
+from tickwright.ports.views import Link, UserData
 
 Name = Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Said = Annotated[str, Meta(max_length=100)]

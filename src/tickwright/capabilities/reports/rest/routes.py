@@ -34,8 +34,7 @@ from tickwright.capabilities.reports.requests.views import (
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.user_data import sees
-from tickwright.ports.views import Explanation, Page
+from tickwright.ports.views import Explanation, Page, sees
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import NDJSON, Cursor, Id, Limit, answer, answers, takes
 
