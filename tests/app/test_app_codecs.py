@@ -10,7 +10,7 @@ from kit.postgres import sqlalchemy_url
 from tickwright import Tickwright
 from tickwright.app import program
 from tickwright.capabilities.jobs import enqueue
-from tickwright.capabilities.polling.trackers import store as trackers_store
+from tickwright.capabilities.polling import service as trackers_store
 from tickwright.capabilities.reports.requests.store import SQL as RECORDS
 
 STORED = "SELECT payload::text FROM ONLY tickwright.scheduled_tasks ORDER BY id"

@@ -25,7 +25,7 @@ from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.polling import partners as partner_rows
 from tickwright.capabilities.polling.consumer.result_writer import GroupAnswers, WrittenResults, write_results
 from tickwright.capabilities.polling.partners import Partners
-from tickwright.capabilities.polling.wheels import store as wheels_store
+from tickwright.capabilities.polling.wheels import loops as wheels_store
 from tickwright.domain.errors import Rejected
 from tickwright.engine.outbox.table import reserve_prefixes
 from tickwright.ports.fanout import Run, RunStart

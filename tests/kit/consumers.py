@@ -23,7 +23,7 @@ from tickwright.domain.addresses import AllowList
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.partners import PartnerContract, PartnerSettings
-from tickwright.partners.store import put_partner
+from tickwright.partners.contract import put_partner
 from tickwright.ports.polls import PollSource
 from tickwright.ports.service import NO_PROBE, Probe, Service
 from tickwright.store.pool import Pool, open_pool

@@ -14,7 +14,7 @@ from kit.kafka_polls import PollWorld, terms_of
 from kit.waiting import eventually
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer.courier import CourierRegistry, DeclaredPartner
-from tickwright.capabilities.polling.relay.messages import read_poll
+from tickwright.capabilities.polling.relay.batches import read_poll
 from tickwright.engine.session import WorkerSession
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings

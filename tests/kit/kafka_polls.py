@@ -24,8 +24,8 @@ from kit.leases import LONG, run_out
 from kit.probes import Stops
 from kit.processes import spawn
 from kit.waiting import eventually, eventually_async
+from tickwright.capabilities.polling.relay.batches import BatchBounds
 from tickwright.capabilities.polling.relay.relay import PollRelay
-from tickwright.capabilities.polling.relay.store import BatchBounds
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
 from tickwright.store.pool import open_pool

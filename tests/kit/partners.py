@@ -17,8 +17,7 @@ from kit.courier_log import Call, most_within
 from kit.waiting import eventually_async
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
-from tickwright.partners.contract import PartnerContract
-from tickwright.partners.store import put_partner
+from tickwright.partners.contract import PartnerContract, put_partner
 from tickwright.store.pool import Pool, open_pool
 
 TICK_S = 0.005

@@ -13,7 +13,7 @@ import asyncpg
 
 from kit.leases import LONG
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels import loops
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
 from tickwright.domain.spreading import Move
 from tickwright.engine.leases import Lease, Leases
@@ -64,10 +64,10 @@ class Wheels:
             pass
         await lease.release()
 
-    async def turns(self, until: datetime) -> list[store.DueSlot]:
+    async def turns(self, until: datetime) -> list[loops.DueSlot]:
         """Return what is due until an instant, in order."""
         async with self.pool.acquire() as connection:
-            return await store.due_slots(connection, until)
+            return await loops.due_slots(connection, until)
 
     async def turn_until(self, minutes: int) -> None:
         """Select every turn of the next so many minutes, as the selector would if they had come."""
@@ -83,7 +83,7 @@ class Wheels:
         async with self.pool.acquire() as connection, connection.transaction():
             await select_slot(connection, turn)
 
-    async def select(self, turn: store.DueSlot) -> store.SelectionCounts:
+    async def select(self, turn: loops.DueSlot) -> loops.SelectionCounts:
         """Select one turn in a transaction of its own."""
         async with self.pool.acquire() as connection, connection.transaction():
             return await select_slot(connection, turn)
@@ -97,7 +97,7 @@ class Wheels:
             )
         )
 
-    async def ends_of_wheel(self) -> tuple[store.DueSlot, store.DueSlot]:
+    async def ends_of_wheel(self) -> tuple[loops.DueSlot, loops.DueSlot]:
         """Return the turn that comes next and the one that comes last."""
         turns = await self.turns(await self.now() + timedelta(days=8))
         return turns[0], turns[-1]
@@ -127,13 +127,13 @@ class Wheels:
         return dues
 
 
-async def select_slot(connection: Connection, turn: store.DueSlot) -> store.SelectionCounts:
+async def select_slot(connection: Connection, turn: loops.DueSlot) -> loops.SelectionCounts:
     """Select a turn, also one whose minute has begun meanwhile: a test may be slower than the clock."""
-    sql = store.SQL["select_slot"]
+    sql = loops.SQL["select_slot"]
     assert _HAS_NOT_BEGUN in sql
-    await connection.execute(store.SQL["lock_slot"], turn.slot_id)
-    rows = await connection.fetch(sql.replace(_HAS_NOT_BEGUN, ""), turn.slot_id, turn.due_at, store.IDS_PER_ROW, 1)
-    return store._counts(rows)
+    await connection.execute(loops.SQL["lock_slot"], turn.slot_id)
+    rows = await connection.fetch(sql.replace(_HAS_NOT_BEGUN, ""), turn.slot_id, turn.due_at, loops.IDS_PER_ROW, 1)
+    return loops._counts(rows)
 
 
 @asynccontextmanager
@@ -181,7 +181,7 @@ async def check_selector_waits_for_a_move(wheels: Wheels) -> None:
     async with wheels.pool.acquire() as mover:
         transaction = mover.transaction()
         await transaction.start()
-        moved = await store.level_bucket(mover, 1, Move(source.slot_id * 6, goal.slot_id * 6, 3))
+        moved = await loops.level_bucket(mover, 1, Move(source.slot_id * 6, goal.slot_id * 6, 3))
         selecting = asyncio.create_task(wheels.select(goal))
         await eventually_async(
             lambda: wheels.somebody_waits() if not selecting.done() else True, what="the selector waits for the move"
@@ -201,7 +201,7 @@ async def check_move_waits_for_a_turn(wheels: Wheels) -> None:
     await transaction.start()
     await select_slot(selector, goal)
     move = Move(source.slot_id * 6, goal.slot_id * 6, 3)
-    moving = asyncio.create_task(store.level_bucket(mover, 1, move))
+    moving = asyncio.create_task(loops.level_bucket(mover, 1, move))
     await eventually_async(
         lambda: wheels.somebody_waits() if not moving.done() else True, what="the move waits for the selector"
     )
@@ -267,7 +267,7 @@ async def check_ending_waits_for_nobody(wheels: Wheels) -> None:
     await wheels.pool.execute("UPDATE tickwright.trackers SET tracking_until = now()")
     running = "SELECT array_agg(id) FROM tickwright.trackers WHERE ended_at IS NULL"
     lease = await wheels.lease("corrector")
-    turned = store.PassedSlot(0, 1, await wheels.now())
+    turned = loops.PassedSlot(0, 1, await wheels.now())
     async with somebody_changes(wheels, "id % 20 = 7") as held:
         await without_waiting(wheels, wheels.corrector.maintain_slot(lease, turned))
         assert set(await wheels.pool.fetchval(running)) == held
@@ -286,7 +286,7 @@ async def check_levelling_waits_for_nobody(wheels: Wheels) -> None:
     async with somebody_changes(wheels, f"{bucket} AND id > {there[3]}") as held, wheels.pool.acquire() as connection:
         assert held == set(there[:3])
         async with connection.transaction():
-            level = store.level_bucket(connection, 1, Move(source.slot_id * 6, goal.slot_id * 6, 5))
+            level = loops.level_bucket(connection, 1, Move(source.slot_id * 6, goal.slot_id * 6, 5))
             assert await without_waiting(wheels, level) == 5
             still = await connection.fetch(f"SELECT id FROM tickwright.trackers WHERE {bucket}")
             assert {row["id"] for row in still} == held | set(there[8:])

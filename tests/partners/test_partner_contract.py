@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -12,7 +12,8 @@ import pytest
 
 from kit.partners import Side, most_in_window, running_contract, set_partner
 from kit.waiting import eventually_async
-from tickwright.partners import ANSWERED, Failed, Outcome, Throttled, store
+from tickwright.partners import ANSWERED, Failed, Outcome, PartnerSettings, Throttled, contract
+from tickwright.partners.model import Grant
 
 
 class Callers:
@@ -91,9 +92,9 @@ async def test_a_process_that_stalled_does_not_catch_up(database_url: str) -> No
 
 async def test_the_mutant_without_a_shared_grant_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """When each process forgets what the other one took, the same calls break the limit."""
-    mutated = store.SQL["write_exchange"].replace("next_free_at = to_timestamp(d.next_free_s), ", "")
-    assert mutated != store.SQL["write_exchange"]
-    monkeypatch.setattr(store, "SQL", MappingProxyType({**store.SQL, "write_exchange": mutated}))
+    mutated = contract.SQL["write_exchange"].replace("next_free_at = to_timestamp(d.next_free_s), ", "")
+    assert mutated != contract.SQL["write_exchange"]
+    monkeypatch.setattr(contract, "SQL", MappingProxyType({**contract.SQL, "write_exchange": mutated}))
     assert most_in_window(await _spend_from_two(database_url), 1.0) > 40
 
 
@@ -147,17 +148,17 @@ async def _write_between(url: str) -> list[float]:
         number = await set_partner(one.pool, rate="1/s")
         frees_s = list[float]()
 
-        def decide(read: store.ClockReading, known: Sequence[store.PartnerState]) -> list[store.PartnerDecision]:
-            frees_s.append(known[0].shared.next_free_s)
+        def decide(partner: contract.PartnerState, now_s: float) -> contract.PartnerDecision:
+            frees_s.append(partner.shared.next_free_s)
             if len(frees_s) == 1:
                 with psycopg.connect(url) as other:
                     other.execute(
                         "UPDATE tickwright.partner_states SET next_free_at = next_free_at + interval '1 hour'"
                     )
-            shared = replace(known[0].shared, next_free_s=known[0].shared.next_free_s + 1)
-            return [store.PartnerDecision(number, shared, None, None)]
+            shared = replace(partner.shared, next_free_s=partner.shared.next_free_s + 1)
+            return contract.PartnerDecision(partner, shared, None, None, Grant(now_s), PartnerSettings())
 
-        assert await store.exchange(one.pool, one.session.token, [number], decide)
+        assert await contract.exchange(one.pool, one.session.token, [number], decide)
         last_s = await one.pool.fetchval("SELECT date_part('epoch', next_free_at) FROM tickwright.partner_states")
         return [*frees_s, last_s]
 
@@ -173,9 +174,9 @@ async def test_the_mutant_that_writes_over_what_it_has_not_seen_is_caught(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the row's version, an instant that another process took is given away once more."""
-    mutated = store.SQL["write_exchange"].replace(" AND s.xmin::text = d.version", "")
-    assert mutated != store.SQL["write_exchange"]
-    monkeypatch.setattr(store, "SQL", MappingProxyType({**store.SQL, "write_exchange": mutated}))
+    mutated = contract.SQL["write_exchange"].replace(" AND s.xmin::text = d.version", "")
+    assert mutated != contract.SQL["write_exchange"]
+    monkeypatch.setattr(contract, "SQL", MappingProxyType({**contract.SQL, "write_exchange": mutated}))
     first_s, last_s = await _write_between(database_url)
     assert last_s == pytest.approx(first_s + 1)
 

@@ -51,7 +51,7 @@ async def test_a_partner_that_cannot_be_decided_on_stops_no_other(
         good = await set_partner(side.pool, "good", rate="100/s")
         side.contract.permits_of(bad).expected = 1
         for _ in range(5):
-            permit = await side.contract.acquire(good)
+            permit = await side.contract.permits_of(good).acquire()
             permit.close(ANSWERED)
             await eventually_async(lambda: side.contract.permits_of(bad).why == "paused")
         assert broken

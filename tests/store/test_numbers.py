@@ -9,8 +9,8 @@ import pytest
 
 from kit.migrations import upgrade_to
 from kit.servers import PostgresServer
-from tickwright.capabilities.polling.wheels import store as wheels_store
-from tickwright.partners.store import SQL
+from tickwright.capabilities.polling.wheels import loops as wheels_store
+from tickwright.partners.contract import SQL
 from tickwright.store.migrate import migrate
 
 STARTS = 10_000

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from tickwright.app.borrowed import Fetching, borrow
-from tickwright.capabilities.polling.service import PollingService, unknown_partner
-from tickwright.capabilities.polling.trackers import store
+from tickwright.capabilities.polling.service import PollingService, register, unknown_partner
 from tickwright.capabilities.polling.trackers.events import StatusEvent
 from tickwright.capabilities.polling.trackers.requests import (
     EVENT_ID_CHARS_MAX,
@@ -122,7 +121,7 @@ async def track_borrowed(connection: Fetching, new: NewTracker) -> Tracked:
 
 async def track_through(connection: Fetching, new: NewTracker) -> Tracked:
     """Register ``new`` in a transaction. Raises ``Rejected`` (``unknown_partner``): permanent until it is set up."""
-    tracker_id, created = await store.register(connection, new)
+    tracker_id, created = await register(connection, new)
     if tracker_id is None:
         raise unknown_partner(new.partner)
     return Tracked(tracker_id, created)

@@ -13,7 +13,7 @@ from math import lcm, sqrt
 from typing import Any
 
 from tickwright.bench.report import Figures, median
-from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels import loops
 from tickwright.capabilities.polling.wheels.loops import SLICES_KEPT, Corrector, Registrar, Selector
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
@@ -124,8 +124,8 @@ class World:
         Nobody selected while trackers were being placed: without this the turns of those minutes would be missed ones.
         """
         async with self.pool.acquire() as connection:
-            instants = await store.read_clock(connection)
-            begin = at or instants.next_minute + timedelta(minutes=1)
+            _, next_minute = await loops.read_clock(connection)
+            begin = at or next_minute + timedelta(minutes=1)
             await connection.execute(SQL["begin_turns"], begin)
             self._minutes_of = dict(await connection.fetch(SQL["slots"]))
         return begin
@@ -138,13 +138,13 @@ class World:
 
     # ------------------------------------------------------------------ turns
 
-    async def _turns(self, minutes: int) -> list[store.DueSlot]:
+    async def _turns(self, minutes: int) -> list[loops.DueSlot]:
         """Return the turns of the next minutes behind those that were turned."""
         if self._until is None:
             self._until = await self.begin_turns() - timedelta(minutes=1)
         self._until += timedelta(minutes=minutes)
         async with self.pool.acquire() as connection:
-            return await store.due_slots(connection, self._until)
+            return await loops.due_slots(connection, self._until)
 
     async def select_minutes(self, minutes: int) -> tuple[float, float]:
         """Return the median seconds and bytes of WAL that it takes to select all turns of one minute."""
@@ -165,7 +165,7 @@ class World:
         for minute in range(times * self.longest):
             for turn in await self._turns(1):
                 await self._selector.select(self._leases["selector"], turn)
-                turned = store.PassedSlot(turn.slot_id, self._minutes_of[turn.slot_id], turn.due_at)
+                turned = loops.PassedSlot(turn.slot_id, self._minutes_of[turn.slot_id], turn.due_at)
                 await self._corrector.maintain_slot(self._leases["corrector"], turned)
             if minute % TURNS_PER_CLEARING == 0:
                 await self._clear(minute, results=results)

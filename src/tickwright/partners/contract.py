@@ -2,8 +2,8 @@
 
 ::
 
-    async with contract.call(partner_no) as permit:
-        permit.report(Answered())
+    async with contract.call(partner_no) as call:
+        call.report(Answered())
 
 Processes share rows in the database. An exchange with them decides (``model.decide``), a few times a second and for all
 partners at once. Inside the process :class:`.permits.PartnerPermits` gives permits without waiting. While the database
@@ -12,10 +12,11 @@ is unavailable, grants end within ``valid_s`` and no calls are made.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -23,21 +24,30 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected
 from tickwright.engine.service import LoopService
 from tickwright.observe.logs import without_secrets
-from tickwright.observe.metrics import Sample, Source
-from tickwright.partners import model, store
-from tickwright.partners.model import Report
+from tickwright.observe.metrics import MetricSpec, Sample, Source
+from tickwright.partners import model
+from tickwright.partners.model import Grant, Report, SharedState
 from tickwright.partners.outcomes import Failed, Outcome
-from tickwright.partners.permits import PartnerPermits, Permit
+from tickwright.partners.permits import PartnerPermits
 from tickwright.partners.settings import PartnerSettings, check_settings
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
-from tickwright.store.pool import UNAVAILABLE, Exchanges, Pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Exchanges, Pool
+from tickwright.store.queries import load
 
 PERIOD_S = 0.2
 GAP_S = 0.02
 IDLE_S = 1.0
 AWAY_S = 0.2
+SQL = load("tickwright.partners.sql", "partners.sql")
+METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec("tickwright_partner_calls_total", "counter", ("partner", "outcome"), "Calls that ended here."),
+    MetricSpec("tickwright_partner_running_calls", "gauge", ("partner",), "Calls that run now, in this process."),
+    MetricSpec(
+        "tickwright_partner_closed", "gauge", ("partner",), "1 while paused, quiet, silenced or the breaker is open."
+    ),
+)
 
 _log = structlog.get_logger("tickwright.partners")
 
@@ -45,11 +55,7 @@ _log = structlog.get_logger("tickwright.partners")
 class PartnerCall:
     """A call that may be made now; report its outcome with ``report``."""
 
-    __slots__ = ("_permit", "outcome")
-
-    def __init__(self, permit: Permit) -> None:
-        self._permit = permit
-        self.outcome: Outcome | None = None
+    outcome: Outcome | None = None
 
     def report(self, outcome: Outcome) -> None:
         """Set its outcome."""
@@ -58,6 +64,9 @@ class PartnerCall:
 
 class PartnerContract(LoopService):
     """The contract of one process; a :class:`tickwright.ports.service.Service`.
+
+    Attributes:
+        all_permits: Permits of every partner that this process has called, by number.
 
     Invariants:
         CON-1: no call begins without a grant that is younger than ``valid_s``, under a session that holds.
@@ -71,7 +80,7 @@ class PartnerContract(LoopService):
         super().__init__()
         self._pool, self._session, self._probe = pool, session, probe
         self.clock = DbClock()
-        self._all_permits: dict[int, PartnerPermits] = {}
+        self.all_permits: dict[int, PartnerPermits] = {}
         session.on_lost(self._session_lost)
 
     # ------------------------------------------------------------------ calling
@@ -82,8 +91,8 @@ class PartnerContract(LoopService):
 
         A body that raises counts as failed; a cancelled one does not count.
         """
-        permit = await self.acquire(partner_no, name)
-        call = PartnerCall(permit)
+        permit = await self.permits_of(partner_no, name).acquire()
+        call = PartnerCall()
         try:
             yield call
         except asyncio.CancelledError:
@@ -94,17 +103,12 @@ class PartnerContract(LoopService):
             raise
         permit.close(call.outcome or Failed("nothing was reported"))
 
-    async def acquire(self, partner_no: int, name: str = "") -> Permit:
-        """Wait for a permit, which the caller must close."""
-        return await self.permits_of(partner_no, name).acquire()
-
     def permits_of(self, partner_no: int, name: str = "") -> PartnerPermits:
         """Return the permits of a partner in this process; without ``name`` they have no metrics."""
-        found = self._all_permits.get(partner_no)
+        found = self.all_permits.get(partner_no)
         if found is None:
-            found = self._all_permits[partner_no] = PartnerPermits(
-                partner_no, self.clock, self._session, self.wakeup.set
-            )
+            found = PartnerPermits(partner_no, self.clock, self._session, self.wakeup.set)
+            self.all_permits[partner_no] = found
         found.name = name or found.name
         return found
 
@@ -113,23 +117,20 @@ class PartnerContract(LoopService):
         """Seconds that a first permit may take longer than near the database: two exchanges."""
         return 2 * min(Exchanges.usual_s(), model.EXCHANGE_MAX_S)
 
-    @property
-    def all_permits(self) -> Mapping[int, PartnerPermits]:
-        """Permits of every partner that this process has called, by number."""
-        return MappingProxyType(self._all_permits)
-
     # ------------------------------------------------------------------ service
 
     async def _work(self) -> None:
         """Exchange with the shared state."""
         while not self.stopping.is_set():
             busy = await self._round()
-            await self._rest(PERIOD_S if busy else self._until_next_look())
+            now = monotonic()
+            waits = [permits.exchange_again_s - now for permits in self.all_permits.values() if permits.waiting]
+            await self._rest(PERIOD_S if busy else max(GAP_S, min([IDLE_S, *waits])))
 
     async def _round(self) -> bool:
         self.wakeup.clear()
         now = monotonic()
-        needy = sorted((no, permits) for no, permits in self._all_permits.items() if permits.needs_exchange(now))
+        needy = sorted((no, permits) for no, permits in self.all_permits.items() if permits.needs_exchange(now))
         try:
             if needy and self._session.holds():
                 await self._exchange([permits for _, permits in needy])
@@ -138,11 +139,6 @@ class PartnerContract(LoopService):
             await asyncio.sleep(AWAY_S)
         self.tick()
         return bool(needy)
-
-    def _until_next_look(self) -> float:
-        now = monotonic()
-        looks = [permits.look_again_s - now for permits in self._all_permits.values() if permits.waiting]
-        return max(GAP_S, min([IDLE_S, *looks]))
 
     async def _rest(self, longest_s: float) -> None:
         """Wait for the next exchange: a period, or less when one is urgent."""
@@ -155,31 +151,32 @@ class PartnerContract(LoopService):
         await asyncio.sleep(max(0.0, GAP_S - (monotonic() - begun)))
 
     async def _exchange(self, all_permits: Sequence[PartnerPermits]) -> None:
-        exchange_s, begun_s = Exchanges.usual_s(), monotonic()
+        exchange_s, begun_s, token = Exchanges.usual_s(), monotonic(), self._session.token
         reports = {permits.partner_no: permits.report(exchange_s) for permits in all_permits}
-        exchange = _Exchange(
-            self._session.token, {no: report for no, (report, _) in reports.items()}, reports_errors(reports)
-        )
+
+        def decide_one(partner: PartnerState, now_s: float) -> PartnerDecision:
+            report, unreported = reports[partner.partner_no]
+            return decide(partner, report, unreported.error, token, now_s)
+
         try:
             await self._probe.reached("partners.before_exchange")
-            counts = await store.exchange(self._pool, exchange.token, sorted(reports), exchange.decide)
+            done = await exchange(self._pool, token, sorted(reports), decide_one)
         except BaseException:
             for permits in all_permits:
                 permits.seen.add(reports[permits.partner_no][1])
             Exchanges.note(max(exchange_s, monotonic() - begun_s))
             raise
         Exchanges.note(monotonic() - begun_s)
-        read = exchange.read
-        if read is None or not counts or exchange.token != self._session.token:
+        if done is None or not done.decisions or token != self._session.token:
             return  # the session was declared lost; its own heartbeat reports that
-        if self.clock.sample(read.now_s, read.received_s, read.asked_s):
-            _log.warning("partners.db_clock_jump", now_s=read.now_s)
-        for partner_no, (was, now) in exchange.breakers.items():
-            _log.warning("partners.breaker", partner_no=partner_no, was=was, now=now)
-        for permits in all_permits:
-            if (found := exchange.found.get(permits.partner_no)) is not None:
-                permits.settings = found.settings
-                permits.grant(found.grant, asked_s=read.asked_s, now_s=read.now_s, listed=found.granted is not None)
+        if self.clock.sample(done.now_s, done.received_s, done.asked_s):
+            _log.warning("partners.db_clock_jump", now_s=done.now_s)
+        for decision in done.decisions:
+            permits, was = self.all_permits[decision.partner.partner_no], decision.partner.shared.breaker
+            if decision.shared.breaker != was:
+                _log.warning("partners.breaker", partner_no=permits.partner_no, was=was, now=decision.shared.breaker)
+            permits.settings = decision.settings
+            permits.grant(decision.grant, asked_s=done.asked_s, now_s=done.now_s, listed=decision.granted is not None)
 
     async def quiesce(self) -> None:
         """Do nothing: the consumers that call partners stop first."""
@@ -187,64 +184,60 @@ class PartnerContract(LoopService):
     async def stop(self) -> None:
         """Report the remaining counts, release shares, and end."""
         await super().quiesce()
-        for permits in self._all_permits.values():
+        for permits in self.all_permits.values():
             permits.close()
         await self._round()
 
     def _session_lost(self) -> None:
-        for permits in self._all_permits.values():
+        for permits in self.all_permits.values():
             permits.forget()
 
 
-def reports_errors(reports: Mapping[int, tuple[Report, object]]) -> dict[int, str | None]:
-    """Return the last error of each report."""
-    return {no: getattr(seen, "error", None) for no, (_, seen) in reports.items()}
+@dataclass(frozen=True, slots=True)
+class PartnerState:
+    """A partner as an exchange reads it."""
+
+    partner_no: int
+    settings: str
+    paused: bool
+    shared: SharedState
+    shares: Mapping[int, int]
 
 
-class _Found:
-    """The decision of an exchange for one partner."""
+@dataclass(frozen=True, slots=True)
+class PartnerDecision:
+    """What an exchange writes for a partner, and the grant of this process; ``granted`` is ``None`` without a share."""
 
-    __slots__ = ("grant", "granted", "settings")
+    partner: PartnerState
+    shared: SharedState
+    granted: int | None
+    error: str | None
+    grant: Grant
+    settings: PartnerSettings
 
-    def __init__(self, settings: PartnerSettings, grant: model.Grant, granted: int | None) -> None:
-        self.settings, self.grant, self.granted = settings, grant, granted
+
+class Exchanged(NamedTuple):
+    """A written exchange: the database's clock, read between two monotonic instants, and the decisions."""
+
+    now_s: float
+    asked_s: float
+    received_s: float
+    decisions: Sequence[PartnerDecision]
 
 
-class _Exchange:
-    """One exchange: reports in, decisions out."""
-
-    def __init__(self, token: int, reports: Mapping[int, Report], errors: Mapping[int, str | None]) -> None:
-        self.token, self._reports, self._errors = token, reports, errors
-        self.read: store.ClockReading | None = None
-        self.found: dict[int, _Found] = {}
-        self.breakers: dict[int, tuple[str, str]] = {}
-
-    def decide(self, read: store.ClockReading, known: Sequence[store.PartnerState]) -> list[store.PartnerDecision]:
-        """Decide for every partner; one whose decision fails is unchanged and makes no calls."""
-        self.read = read
-        self.breakers.clear()
-        return [self._one_or_nothing(read.now_s, partner) for partner in known]
-
-    def _one_or_nothing(self, now_s: float, partner: store.PartnerState) -> store.PartnerDecision:
-        try:
-            return self._one(now_s, partner)
-        except Exception as error:  # noqa: BLE001  the exchange is for all partners: one row must not stop the others
-            _log.exception("partners.not_decided", partner_no=partner.partner_no)
-            nothing = model.Grant(now_s + model.VALID_S, share=0, why="paused")
-            self.found[partner.partner_no] = _Found(PartnerSettings(), nothing, None)
-            return store.PartnerDecision(
-                partner.partner_no, partner.shared, None, f"not decided: {type(error).__name__}"
-            )
-
-    def _one(self, now_s: float, partner: store.PartnerState) -> store.PartnerDecision:
+def decide(partner: PartnerState, report: Report, last_error: str | None, token: int, now_s: float) -> PartnerDecision:
+    """Decide for one partner; when that fails, it is unchanged and gets no calls."""
+    try:
         settings = settings_of(partner.settings)
-        context = model.ExchangeContext(self.token, partner.shares, partner.paused or settings is None, now_s)
+        context = model.ExchangeContext(token, partner.shares, partner.paused or settings is None, now_s)
         settings = settings or PartnerSettings()
-        shared, grant, granted = model.decide(partner.shared, self._reports[partner.partner_no], settings, context)
-        self.found[partner.partner_no] = _Found(settings, grant, granted)
-        if shared.breaker != partner.shared.breaker:
-            self.breakers[partner.partner_no] = (partner.shared.breaker, shared.breaker)
-        return store.PartnerDecision(partner.partner_no, shared, granted, self._errors.get(partner.partner_no))
+        shared, grant, granted = model.decide(partner.shared, report, settings, context)
+    except Exception as error:  # noqa: BLE001  the exchange is for all partners: one row must not stop the others
+        _log.exception("partners.not_decided", partner_no=partner.partner_no)
+        grant = Grant(now_s + model.VALID_S, share=0, why="paused")
+        problem = f"not decided: {type(error).__name__}"
+        return PartnerDecision(partner, partner.shared, None, problem, grant, PartnerSettings())
+    return PartnerDecision(partner, shared, granted, last_error, grant, settings)
 
 
 @lru_cache(maxsize=1024)
@@ -257,16 +250,89 @@ def settings_of(text: str) -> PartnerSettings | None:
         return None
 
 
+Decide = Callable[[PartnerState, float], PartnerDecision]
+
+
+async def exchange(pool: Pool, token: int, partner_nos: Sequence[int], decide_one: Decide) -> Exchanged | None:
+    """Read, decide, write; ``None`` when it does not count, because the session was declared lost.
+
+    Two round trips. If another process wrote in between, the exchange starts again with locked rows, so that a process
+    far from the database also succeeds. Then every decision is made a second time, and the last ones are written.
+    """
+    async with pool.acquire() as connection:
+        if (done := await _decide_and_write(connection, token, partner_nos, decide_one)) is not None:
+            return done
+        async with connection.transaction():
+            await connection.execute(SQL["lock_states"], partner_nos)
+            return await _decide_and_write(connection, token, partner_nos, decide_one)
+
+
+_SHARED = tuple(SharedState.__dataclass_fields__)
+"""The columns of ``read_states`` have the same names."""
+
+
+async def _decide_and_write(
+    connection: Connection, token: int, partner_nos: Sequence[int], decide_one: Decide
+) -> Exchanged | None:
+    asked_s = monotonic()
+    rows = await connection.fetch(SQL["read_states"], partner_nos)
+    if len(rows) < len(partner_nos):
+        await connection.execute(SQL["open_states"], partner_nos)
+        asked_s = monotonic()
+        rows = await connection.fetch(SQL["read_states"], partner_nos)
+    received_s = monotonic()
+    if not rows:  # these partners were deleted
+        return Exchanged(0.0, asked_s, received_s, ())
+    now_s = rows[0]["now_s"]
+    decided = [decide_one(_state(row), now_s) for row in rows]
+    written = await connection.fetchval(
+        SQL["write_exchange"],
+        token,
+        [row["partner_no"] for row in rows],
+        [row["version"] for row in rows],
+        *([getattr(decision.shared, name) for decision in decided] for name in _SHARED),
+        [decision.granted for decision in decided],
+        [decision.error for decision in decided],
+    )
+    return Exchanged(now_s, asked_s, received_s, decided) if written == len(rows) else None
+
+
+def _state(row: Any) -> PartnerState:
+    shared = SharedState(*(row[name] for name in _SHARED))
+    return PartnerState(row["partner_no"], row["settings"], row["paused"], shared, dict(row["shares"]))
+
+
+class PartnerRow(NamedTuple):
+    """A row of ``tickwright.partners``."""
+
+    partner_no: int
+    name: str
+    settings: str
+
+
+async def list_partners(connection: Connection | Pool) -> list[PartnerRow]:
+    """Return every partner by name."""
+    return [PartnerRow(*row) for row in await connection.fetch(SQL["list_partners"])]
+
+
+async def declare_partner(connection: Connection | Pool, name: str, settings: str) -> None:
+    """Create a partner that a program declares, unless it has settings already."""
+    await connection.execute(SQL["declare_partner"], name, settings)
+
+
+async def put_partner(connection: Connection | Pool, name: str, settings: str) -> bool:
+    """Set a partner's settings (checked JSON); return whether something changed."""
+    return await connection.fetchval(SQL["put_partner"], name, settings) is not None
+
+
 def contract_source(contract: PartnerContract) -> Source:
     """Return a metrics source for the partners that this process has called."""
 
     def read() -> Sequence[Sample]:
         samples: list[Sample] = []
-        for permits in [one for one in contract.all_permits.values() if one.name]:
-            samples += [
-                Sample("tickwright_partner_running_calls", permits.held, (permits.name,)),
-                Sample("tickwright_partner_closed", float(permits.closed), (permits.name,)),
-            ]
+        for permits in [permits for permits in contract.all_permits.values() if permits.name]:
+            samples.append(Sample("tickwright_partner_running_calls", permits.held, (permits.name,)))
+            samples.append(Sample("tickwright_partner_closed", float(permits.closed), (permits.name,)))
             samples += [
                 Sample("tickwright_partner_calls_total", count, (permits.name, outcome))
                 for outcome, count in list(permits.outcomes.items())

@@ -85,7 +85,7 @@ class PartnerPermits:
         share: Calls at once; ``None`` is no limit.
         held: Running calls.
         why: What prevented calls at the last exchange.
-        look_again_s: Monotonic time before which another exchange would change nothing.
+        exchange_again_s: Monotonic time before which another exchange would change nothing.
         expected: Calls that will follow as soon as there is room, besides those that wait for a permit.
         urgent: Called when an exchange should come soon.
     """
@@ -99,7 +99,7 @@ class PartnerPermits:
     share: int | None = 0
     held: int = 0
     why: Why | None = None
-    look_again_s: float = 0.0
+    exchange_again_s: float = 0.0
     generation: int = 0
     listed: bool = False
     seen: _Unreported = field(default_factory=_Unreported)
@@ -153,7 +153,7 @@ class PartnerPermits:
         return self._permit(trial=False) if self._unlimited or self._take_instant(now) else None
 
     def _request_soon(self, now: float) -> None:
-        if now >= self.look_again_s:
+        if now >= self.exchange_again_s:
             self.urgent()
 
     def _take_instant(self, now: float) -> bool:
@@ -245,7 +245,7 @@ class PartnerPermits:
         if seen.ok or seen.failed or seen.trial is not None or seen.blocked_until_s:
             return True
         if self.waiting:
-            return now >= self.look_again_s
+            return now >= self.exchange_again_s
         return self.held > 0 or self.listed or bool(self._series)
 
     def report(self, exchange_s: float = 0.0) -> tuple[Report, _Unreported]:
@@ -287,7 +287,7 @@ class PartnerPermits:
         wait_s = max(0.0, grant.wait_until_s - now_s)
         if self.closed:  # an operator may enable it at any time
             wait_s = min(wait_s or CLOSED_WAIT_S, CLOSED_WAIT_S)
-        self.look_again_s = asked_s + wait_s
+        self.exchange_again_s = asked_s + wait_s
         self.pump()
 
     def forget(self) -> None:
@@ -296,7 +296,7 @@ class PartnerPermits:
         self.seen = _Unreported()
         self._series.clear()
         self._unlimited = self._trial = self._tripped = self.listed = False
-        self._valid_until_s = self.look_again_s = 0.0
+        self._valid_until_s = self.exchange_again_s = 0.0
 
     def close(self) -> None:
         """Stop the timer and use no share; the callers cancel waiting calls."""

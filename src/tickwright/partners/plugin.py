@@ -31,7 +31,7 @@ class PartnersPlugin(Plugin):
 
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics of calls to partners."""
-        from tickwright.partners.metrics import METRICS
+        from tickwright.partners.contract import METRICS
 
         return METRICS
 

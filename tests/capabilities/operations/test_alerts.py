@@ -20,7 +20,7 @@ from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.operations.alerts import alerting as module
 from tickwright.capabilities.operations.alerts.alerting import Alerting, ClockWatch, Patience
-from tickwright.capabilities.polling.relay import store as relay_store
+from tickwright.capabilities.polling.relay import batches as relay_store
 from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, AlertRule, Finding, summary_of
 from tickwright.ports.polls import Committed, PartitionOffsets

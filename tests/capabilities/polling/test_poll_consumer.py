@@ -26,8 +26,7 @@ from tickwright import Answer, Poll, ScanEvent, Throttled
 from tickwright.capabilities.polling.consumer.consumer import consumer_source
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.polling.service import PollingService
-from tickwright.partners.contract import contract_source
-from tickwright.partners.store import put_partner
+from tickwright.partners.contract import contract_source, put_partner
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 

@@ -183,7 +183,7 @@ async def test_a_page_that_looked_long_enough_goes_on_in_the_next(
     api: RunningApi, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter that fits one of many costs bounded pages, some of them empty, and loses nobody."""
-    from tickwright.capabilities.polling.trackers import store as trackers_store
+    from tickwright.capabilities.polling import service as trackers_store
 
     monkeypatch.setattr(trackers_store, "READ_MAX", 5)
     slot = await ground.wheel(5)
@@ -199,7 +199,7 @@ async def test_a_small_accounts_trackers_are_found_behind_many_that_wait(
     api: RunningApi, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Placed or waiting, however many of others wait behind and before them."""
-    from tickwright.capabilities.polling.trackers import store as trackers_store
+    from tickwright.capabilities.polling import service as trackers_store
 
     monkeypatch.setattr(trackers_store, "READ_MAX", 4)
     slot = await ground.wheel(5)

@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import timedelta
 
 from kit.wheels import Wheels, check_each_once
-from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels import loops
 
 MINUTE = timedelta(minutes=1)
 
@@ -69,9 +69,9 @@ async def test_a_turn_whose_minute_has_begun_is_not_selected_late(wheels: Wheels
     await wheels.pool.execute("UPDATE tickwright.poll_slots SET next_due_at = now() - interval '10 seconds'")
     turn, _ = await wheels.ends_of_wheel()
     async with wheels.pool.acquire() as connection, connection.transaction():
-        assert (await store.select_slot(connection, turn, 1)).trackers == 0
+        assert (await loops.select_slot(connection, turn, 1)).trackers == 0
     async with wheels.pool.acquire() as connection, connection.transaction():
-        await store.pass_missed(connection, await wheels.now())
-        late = await store.select_missed(connection, turn.slot_id, await wheels.now() - MINUTE, 1)
+        await loops.pass_missed(connection, await wheels.now())
+        late = await loops.select_missed(connection, turn.slot_id, await wheels.now() - MINUTE, 1)
     assert late.trackers == 0
     assert await wheels.polls() == []

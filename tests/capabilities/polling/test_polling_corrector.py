@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from kit.wheels import NEWS, Wheels
-from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels import loops
 
 MINUTE = timedelta(minutes=1)
 KEPT_UP = """
@@ -24,8 +24,8 @@ async def test_every_slot_is_looked_after_once_a_turn_in_order(wheels: Wheels) -
     async with wheels.pool.acquire() as connection:
         for _ in range(2):  # a minute may end in between, two do not
             now = await wheels.now()
-            found = await store.passed_slots(connection, (now - 20 * MINUTE, -1))
-            behind = [await store.passed_slots(connection, (slot.due_at, slot.slot_id)) for slot in found]
+            found = await loops.passed_slots(connection, (now - 20 * MINUTE, -1))
+            behind = [await loops.passed_slots(connection, (slot.due_at, slot.slot_id)) for slot in found]
             if (await wheels.now()).minute == now.minute:
                 break
     assert len({slot.slot_id for slot in found}) == len(found) == 1 + 2 + 3 + 15

@@ -7,7 +7,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.polling import Ground
-from tickwright.capabilities.polling.wheels.store import SQL
+from tickwright.capabilities.polling.wheels.loops import SQL
 from tickwright.domain.time_texts import instant_text
 
 

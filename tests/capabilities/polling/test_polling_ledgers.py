@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from kit.wheels import Wheels
-from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels import loops
 from tickwright.capabilities.polling.wheels.loops import plan_moves
 
 DAY = timedelta(days=1)
@@ -28,12 +28,12 @@ async def test_a_long_wheel_is_levelled_by_what_its_last_turns_counted(wheels: W
     row = await wheels.pool.fetchrow(
         "SELECT slot_id, prev_due_at FROM tickwright.poll_slots WHERE slot_id % 2 = 0 ORDER BY prev_due_at DESC LIMIT 1"
     )
-    turned = store.PassedSlot(row["slot_id"], minutes, row["prev_due_at"])
+    turned = loops.PassedSlot(row["slot_id"], minutes, row["prev_due_at"])
     lease = await wheels.lease("corrector")
     for _ in range(3):
         await wheels.corrector.maintain_slot(lease, turned)
     async with wheels.pool.acquire() as connection:
-        loads = (await store.slot_loads(connection, minutes))[1]
+        loads = (await loops.slot_loads(connection, minutes))[1]
     assert len(loads) == minutes
     assert plan_moves(loads, turned.slot_id, minutes, 500)
 
@@ -49,7 +49,7 @@ async def test_the_slice_ledger_keeps_three_days_and_an_interval(wheels: Wheels,
     )
     interval = timedelta(minutes=minutes)
     async with wheels.pool.acquire() as connection, connection.transaction():
-        await store.forget_slices(connection, store.PassedSlot(slot, minutes, last), 3 * DAY, 1_000_000)
+        await loops.forget_slices(connection, loops.PassedSlot(slot, minutes, last), 3 * DAY, 1_000_000)
     own = "SELECT max($1 - due_at) AS oldest, count(*) AS n FROM tickwright.poll_slices WHERE slot_id = $2"
     row = await wheels.pool.fetchrow(own, last, slot)
     assert row["oldest"] <= 3 * DAY + interval

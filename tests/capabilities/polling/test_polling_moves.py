@@ -11,7 +11,7 @@ from kit.wheels import (
     check_selector_waits_for_a_move,
     check_spacing,
 )
-from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels import loops
 from tickwright.domain.spreading import Move
 
 MINUTE = timedelta(minutes=1)
@@ -92,7 +92,7 @@ async def test_a_slot_that_is_too_full_is_levelled_after_its_turn(wheels: Wheels
         turned = await wheels.pool.fetchrow(
             "SELECT slot_id, interval_minutes, prev_due_at FROM tickwright.poll_slots ORDER BY prev_due_at DESC LIMIT 1"
         )
-        await wheels.corrector.maintain_slot(lease, store.PassedSlot(*turned))
+        await wheels.corrector.maintain_slot(lease, loops.PassedSlot(*turned))
     assert await wheels.pool.fetchval(busiest) < 1.1
     check_each_once(await wheels.polls())
     check_spacing(await wheels.dues(), timedelta(), 5 * MINUTE + timedelta(seconds=10))
@@ -106,7 +106,7 @@ async def test_nobody_moves_into_a_slot_that_is_still_to_be_caught_up(wheels: Wh
     goal, source = await wheels.ends_of_wheel()
     await wheels.pool.execute("UPDATE tickwright.poll_slots SET missed_due_at = now() WHERE slot_id = $1", goal.slot_id)
     async with wheels.pool.acquire() as connection, connection.transaction():
-        assert await store.level_bucket(connection, 1, Move(source.slot_id * 6, goal.slot_id * 6, 3)) == 0
+        assert await loops.level_bucket(connection, 1, Move(source.slot_id * 6, goal.slot_id * 6, 3)) == 0
 
 
 async def test_the_selector_waits_for_a_move_and_takes_the_tracker_with_it(wheels: Wheels) -> None:
@@ -136,7 +136,7 @@ async def test_when_a_tracker_came_to_its_place_is_known(wheels: Wheels) -> None
     await wheels.turn_until(11)
     goal, source = await wheels.ends_of_wheel()
     async with wheels.pool.acquire() as connection, connection.transaction():
-        assert await store.level_bucket(connection, 1, Move(source.slot_id * 6, goal.slot_id * 6, 1)) == 1
+        assert await loops.level_bucket(connection, 1, Move(source.slot_id * 6, goal.slot_id * 6, 1)) == 1
     assert (await wheels.pool.fetchval(noted), await wheels.pool.fetchval(late)) == (1, 1)
     await wheels.account("a", 60)
     lease = await wheels.lease("corrector")

@@ -8,7 +8,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.polling import Ground
-from tickwright.capabilities.polling.trackers import store as trackers_store
+from tickwright.capabilities.polling import service as trackers_store
 
 MINUTE = timedelta(minutes=1)
 

@@ -13,7 +13,7 @@ from kit.polling import Ground
 from kit.waiting import eventually_async
 from tickwright.capabilities.polling.service import POLL_EVENTS
 from tickwright.capabilities.polling.trackers.events import is_terminal
-from tickwright.capabilities.polling.wheels import store as wheels_store
+from tickwright.capabilities.polling.wheels import loops as wheels_store
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
 from tickwright.store.queries import load

@@ -8,7 +8,7 @@ import pytest
 
 from kit.wheel_checks import check_nobody_is_left_behind, check_nothing_is_selected_after_its_end
 from kit.wheels import Wheels, check_a_turn_is_selected_once, check_each_once
-from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels import loops
 
 MINUTE = timedelta(minutes=1)
 
@@ -107,7 +107,7 @@ async def test_a_tracker_whose_wheel_is_not_there_yet_waits_for_it(wheels: Wheel
         "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) VALUES ('late', 'dhl', 'L')"
     )
     async with wheels.pool.acquire() as connection, connection.transaction():
-        assert await store.place_new(connection, 100) == (0, 0)
+        assert await loops.place_new(connection, 100) == (0, 0)
     assert await wheels.pool.fetchval("SELECT count(*) FROM tickwright.tracker_intake") == 1
     lease = await wheels.lease("registrar")
     while await wheels.registrar.round(lease) == 0.0:

@@ -70,8 +70,8 @@ class PollingPlugin(Plugin):
     async def declare(self, context: Context) -> None:
         """Register the program's partners unless an operator has set them up, and set those of the TOML file."""
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
+        from tickwright.partners.contract import declare_partner, put_partner
         from tickwright.partners.settings import as_json
-        from tickwright.partners.store import declare_partner, put_partner
 
         for partner in context.registrations.of(CourierRegistry).all():
             await declare_partner(context.pool, partner.name, as_json(partner.settings))
@@ -87,11 +87,11 @@ class PollingPlugin(Plugin):
 
     async def start(self, context: Context) -> None:
         """Add the relays, the loops of the scheduler, and the consumer."""
-        from tickwright.capabilities.polling.trackers.store import set_events_destination
+        from tickwright.capabilities.polling.service import SQL
         from tickwright.engine.leases import Leases
 
         topic, leases = context.ports.get(PollTransport), context.ports.get(Leases)
-        await set_events_destination(context.pool, topic.events)
+        await context.pool.execute(SQL["set_events_destination"], topic.events)
         if "relay" in context.roles:
             self._add_relays(context, leases, topic)
         if "scheduler" in context.roles:
@@ -126,7 +126,7 @@ class PollingPlugin(Plugin):
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
         from tickwright.capabilities.polling.consumer.http_courier import Couriers
         from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, QueueSource
-        from tickwright.capabilities.polling.relay.messages import read_poll
+        from tickwright.capabilities.polling.relay.batches import read_poll
         from tickwright.engine.session import WorkerSession
         from tickwright.partners.contract import PartnerContract
 
@@ -165,7 +165,7 @@ class PollingPlugin(Plugin):
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of trackers, accounts, partners, slices and the relays."""
         from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
-        from tickwright.capabilities.polling.rest.routes import polling_routes, relay_routes
+        from tickwright.capabilities.polling.rest import polling_routes, relay_routes
         from tickwright.capabilities.polling.service import PollingService
 
         ports = context.ports
@@ -175,7 +175,7 @@ class PollingPlugin(Plugin):
 
     def schemas(self) -> Sequence[Any]:
         """Return the structs of those routes."""
-        from tickwright.capabilities.polling.rest.routes import STRUCTS
+        from tickwright.capabilities.polling.rest import STRUCTS
 
         return STRUCTS
 

@@ -65,7 +65,7 @@ SELECT count(*) FROM written;
 
 -- name: list_partners
 -- Every partner with its settings. Small: a row per partner.
-SELECT partner_no, name, settings::text AS settings, paused_at IS NOT NULL AS paused FROM tickwright.partners ORDER BY name;
+SELECT partner_no, name, settings::text AS settings FROM tickwright.partners ORDER BY name;
 
 -- name: declare_partner
 -- Create a partner that a program declares, unless it has settings. Index: partners_pkey.

@@ -11,8 +11,8 @@ from kit.polling import Ground
 from tickwright.capabilities.fanout import service as matrix
 from tickwright.capabilities.operations.machinery import _SQL as DESK
 from tickwright.capabilities.polling import partners
+from tickwright.capabilities.polling.service import SQL as TRACKERS
 from tickwright.capabilities.polling.trackers import accounts, freshness
-from tickwright.capabilities.polling.trackers.store import SQL as TRACKERS
 from tickwright.capabilities.polling.wheels import slices
 from tickwright.engine.outbox.table import SQL as OUTBOX
 from tickwright.store.pool import SETTINGS

@@ -16,7 +16,7 @@ from kit.partners import most_in_window
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
 from kit.wheels import Wheels, open_wheels
-from tickwright.partners.store import put_partner
+from tickwright.partners.contract import put_partner
 
 DOWN_MINUTES = 360
 SLOW, FAST = 720, 10  # minutes between two polls of a tracker

@@ -15,8 +15,7 @@ from kit.leases import run_out
 from kit.probes import Stops
 from kit.servers import KafkaServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling.relay.messages import poll_key
-from tickwright.capabilities.polling.relay.store import BatchBounds
+from tickwright.capabilities.polling.relay.batches import BatchBounds, poll_key
 from tickwright.capabilities.polling.trackers.explain import partition_of
 from tickwright.transports.kafka.topics import prepare_topics
 
@@ -170,7 +169,7 @@ async def test_a_topic_that_was_given_more_partitions_is_counted_anew(world: Pol
 
 async def test_only_the_last_batches_are_kept(world: PollWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each new one the old ones go: the table never has more than its bound."""
-    monkeypatch.setattr("tickwright.capabilities.polling.relay.store.BATCHES_KEPT", 3)
+    monkeypatch.setattr("tickwright.capabilities.polling.relay.batches.BATCHES_KEPT", 3)
     await world.fill(60, 10)
     async with world.running(world.relay()) as relay:
         await world.emptied()

@@ -24,7 +24,7 @@ from kit.probes import Stops
 from kit.processes import kill_group
 from kit.servers import KafkaServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling.relay.store import BatchBounds
+from tickwright.capabilities.polling.relay.batches import BatchBounds
 
 FROZEN, PUBLISHED, MARKED = "relay.poll_batch_frozen", "relay.poll_batch_published", "relay.poll_batch_marked"
 SHORT = {"wait_s": 2.0}

@@ -12,7 +12,7 @@ from kit.kafka_polls import CONSERVED, PollWorld, poll_world
 from kit.leases import LONG, run_out
 from kit.probes import Stops
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling.relay import store as relay_store
+from tickwright.capabilities.polling.relay import batches as relay_store
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Leases
 from tickwright.ports.service import NO_PROBE, Probe

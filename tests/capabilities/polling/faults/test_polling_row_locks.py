@@ -9,7 +9,7 @@ from kit.wheels import (
     somebody_changes,
     without_waiting,
 )
-from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels import loops
 
 
 async def test_a_tracker_that_somebody_holds_keeps_nobody_from_ending(wheels: Wheels) -> None:
@@ -33,14 +33,14 @@ async def test_paging_passes_by_whoever_is_held_and_misses_nobody(wheels: Wheels
     await wheels.register(30)
     await wheels.account("a", 5)
     async with wheels.pool.acquire() as connection, connection.transaction():
-        await store.add_missing_wheels(connection)
+        await loops.add_missing_wheels(connection)
     first = await wheels.pool.fetchval("SELECT min(id) FROM tickwright.trackers")
     seen: list[int] = []
     last_id = 0
     async with somebody_changes(wheels, f"id - {first} IN (0, 9, 10, 29)") as held:
         while not seen or seen[-1] == 10:
             async with wheels.pool.acquire() as connection, connection.transaction():
-                step = await store.move_to_wheel(connection, 0, [1], 5, at_most=10, after_id=last_id)
+                step = await loops.move_to_wheel(connection, 0, [1], 5, at_most=10, after_id=last_id)
             seen, last_id = [*seen, step.seen], step.last_id
         left = await wheels.pool.fetch("SELECT id FROM tickwright.trackers WHERE place < 60")
     assert (len(held), seen) == (4, [10, 10, 6])

@@ -18,8 +18,8 @@ from kit.kafka_polls import (
 )
 from kit.kafka_proxy import KafkaProxy
 from kit.servers import KafkaServer
+from tickwright.capabilities.polling.relay import batches as relay_store
 from tickwright.capabilities.polling.relay import relay as poll_relay
-from tickwright.capabilities.polling.relay import store as relay_store
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Lease
 from tickwright.ports.polls import Aborted, Batch, Committed, Doubt

@@ -13,9 +13,9 @@ from kit.api import ADMIN
 from kit.polling import Ground
 from kit.waiting import eventually_async
 from tickwright.capabilities.polling import service
+from tickwright.capabilities.polling import service as trackers_store
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.trackers import events
-from tickwright.capabilities.polling.trackers import store as trackers_store
 from tickwright.capabilities.polling.trackers.events import EventVerdict, StatusEvent
 from tickwright.capabilities.polling.trackers.requests import NewTracker
 from tickwright.capabilities.polling.wheels import slices

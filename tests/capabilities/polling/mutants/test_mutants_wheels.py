@@ -16,8 +16,8 @@ from kit.wheels import (
     check_move_waits_for_a_turn,
     check_selector_waits_for_a_move,
 )
-from tickwright.capabilities.polling.trackers import store as trackers_store
-from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling import service as trackers_store
+from tickwright.capabilities.polling.wheels import loops
 
 Check = Callable[[Wheels], Awaitable[None]]
 
@@ -74,7 +74,7 @@ async def test_a_missing_guard_is_found(
 ) -> None:
     """The check passes with the guard (see test_polling_wheels.py, test_polling_moves.py) and fails without it."""
     _, query, guard, instead, check = mutant
-    module, name = (store, "SQL") if query in store.SQL else (trackers_store, "SQL")
+    module, name = (loops, "SQL") if query in loops.SQL else (trackers_store, "SQL")
     statements = getattr(module, name)
     assert guard in statements[query]
     monkeypatch.setattr(module, name, {**statements, query: statements[query].replace(guard, instead)})

@@ -7,7 +7,7 @@ import pytest
 from kit.fix_plans import Planner
 from tickwright.capabilities.polling.consumer import queue as poll_queue
 from tickwright.capabilities.polling.consumer import result_writer as consumer_store
-from tickwright.partners import store
+from tickwright.partners import contract
 
 FILL = """
 INSERT INTO tickwright.partners (name) SELECT 'p' || n FROM generate_series(1, 20) AS n;
@@ -128,13 +128,13 @@ def test_an_exchange_with_partners_reads_their_rows_and_shares(waiting: Planner)
         waiting.run(f"ANALYZE tickwright.{table}")
     rows = waiting.run("SELECT partner_no, xmin::text FROM tickwright.partner_states ORDER BY partner_no DESC LIMIT 2")
     numbers, versions = zip(*rows, strict=True)
-    waiting.prepare("read_states", store.SQL["read_states"])
+    waiting.prepare("read_states", contract.SQL["read_states"])
     plan = waiting.explain("read_states", [*numbers])
     assert plan.scans_of("partner_states") == {"partner_states_pkey"}, plan.text
     assert plan.scans_of("partner_shares") == {"partner_shares_pkey"}, plan.text
     assert plan.scans_of("workers") == {"workers_pkey"}, plan.text
     assert plan.blocks < 250, plan.text
-    waiting.prepare("write_exchange", store.SQL["write_exchange"])
+    waiting.prepare("write_exchange", contract.SQL["write_exchange"])
     zeros = [0.0, 0.0]
     decided = (zeros, zeros, ["closed"] * 2, zeros, [0, 0], [9, 9], zeros, zeros, [0, 0], [0, 0], [1, 1])
     plan = waiting.explain("write_exchange", 7, [*numbers], [*versions], *decided, ["none", "none"])

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.fix_plans import Planner
-from tickwright.capabilities.polling.relay.store import SQL
+from tickwright.capabilities.polling.relay.batches import SQL
 
 TABLE = "scheduler_outbox"
 WAITING, BATCH, PKEY = "scheduler_outbox_waiting", "scheduler_outbox_batch", "scheduler_outbox_pkey"

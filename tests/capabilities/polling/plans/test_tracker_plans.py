@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from kit.polling import Ground
-from tickwright.capabilities.polling.trackers import store as trackers_store
+from tickwright.capabilities.polling import service as trackers_store
 from tickwright.capabilities.polling.wheels import slices
 from tickwright.store.paging import NEWEST
 from tickwright.store.pool import SETTINGS

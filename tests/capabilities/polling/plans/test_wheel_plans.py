@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from kit.fix_plans import Planner
-from tickwright.capabilities.polling.wheels.store import SQL
+from tickwright.capabilities.polling.wheels.loops import SQL
 
 TRACKERS = 60_000
 FILL = f"""

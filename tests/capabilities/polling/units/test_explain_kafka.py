@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.polling.relay.messages import poll_key
+from tickwright.capabilities.polling.relay.batches import poll_key
 from tickwright.capabilities.polling.trackers.explain import TopicPosition, in_kafka, locate, partition_of
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)

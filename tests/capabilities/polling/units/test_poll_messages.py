@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kit.mutants import mutate
-from tickwright.capabilities.polling.relay import messages as poll_messages
-from tickwright.capabilities.polling.relay.messages import read_poll
+from tickwright.capabilities.polling.relay import batches as poll_messages
+from tickwright.capabilities.polling.relay.batches import read_poll
 
 POLL = {
     "version": 1,

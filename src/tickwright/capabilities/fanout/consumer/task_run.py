@@ -121,7 +121,7 @@ class TaskRunner:
         self._waiting[partner] += 1
         try:
             async with asyncio.timeout(PERMIT_S + self._contract.reach_s):
-                return await self._contract.acquire(number, partner)
+                return await self._contract.permits_of(number, partner).acquire()
         except TimeoutError:
             return None
         finally:

@@ -26,8 +26,7 @@ from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup
 from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import PartnerContract, PartnerSettings
-from tickwright.partners.contract import settings_of
-from tickwright.partners.store import PartnerRow, list_partners
+from tickwright.partners.contract import PartnerRow, list_partners, settings_of
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollGroup, PollSource
 from tickwright.ports.service import NO_PROBE, Probe

@@ -64,7 +64,7 @@ class PartnerDispatcher:
         low: Callable[[], None],
     ) -> None:
         self.partner_no, self.name = partner_no, name
-        self._contract, self._writer, self._calls_max, self._low = contract, writer, calls_max, low
+        self._writer, self._calls_max, self._low = writer, calls_max, low
         self.permits = contract.permits_of(partner_no, name)
         self.courier: Courier | None = None
         self.timeout = timedelta(seconds=10)
@@ -176,7 +176,7 @@ class PartnerDispatcher:
         while True:
             await self._wait_for_item()
             self.permits.expected = max(0, len(self._queue) - 1)
-            permit = await self._contract.acquire(self.partner_no)
+            permit = await self.permits.acquire()
             courier = self.courier
             if not self._queue or self._stopping or courier is None:
                 self.permits.expected = 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tickwright.capabilities.polling.relay import store
+from tickwright.capabilities.polling.relay import batches
 from tickwright.capabilities.polling.relay.relay import check_position, choose_position, lease_name
 from tickwright.domain.errors import Contended, Rejected, TickwrightError, Unavailable
 from tickwright.domain.leases import LeaseTerms
@@ -108,7 +108,7 @@ class PollRelayAdmin:
 
     async def _rows(self) -> Sequence[Any]:
         async with self._pool.acquire() as connection:
-            rows: Sequence[Any] = await connection.fetch(store.SQL["list_relays"])
+            rows: Sequence[Any] = await connection.fetch(batches.SQL["list_relays"])
             return rows
 
     async def _try(self, log: PositionedLog, shard: int) -> tuple[int | None, TickwrightError | None]:
@@ -132,16 +132,16 @@ class PollRelayAdmin:
                 return None, unreadable
             after = await self._numbers(shard)
             try:
-                check_position(shard, store.Numbers(after.batch_no, before.published_no), position)
+                check_position(shard, batches.Numbers(after.batch_no, before.published_no), position)
             except Rejected as error:
                 problem = error
             else:
                 return position, None
         return position, problem
 
-    async def _numbers(self, shard: int) -> store.Numbers:
+    async def _numbers(self, shard: int) -> batches.Numbers:
         async with self._pool.acquire() as connection:
-            return await store.read_numbers(connection, shard)
+            return await batches.read_numbers(connection, shard)
 
     async def reconcile(self, request: ReconcileRequest, *, caller: Caller) -> ReconcileView:
         """Set both sides of a blocked relay to one number; without ``apply`` only return what would be done.
@@ -181,8 +181,8 @@ class PollRelayAdmin:
 
     async def _plan(self, request: ReconcileRequest, position: int | None, problem: Rejected | None) -> ReconcileView:
         async with self._pool.acquire() as connection:
-            numbers = await store.read_numbers(connection, request.shard)
-            frozen = await store.read_frozen(connection, request.shard)
+            numbers = await batches.read_numbers(connection, request.shard)
+            frozen = await batches.read_frozen(connection, request.shard)
         unreadable = problem is not None and problem.code == POSITION_UNREADABLE
         adopted = choose_position(numbers, position, request.position)
         trackers = sum(len(row.ids) for row in frozen.rows) if frozen else 0
@@ -213,8 +213,8 @@ class PollRelayAdmin:
         async with lease.transaction() as connection:
             if connection is None:
                 raise Contended("relay_busy", "another process took the relay's lease; try again")
-            await connection.execute(store.SQL["adopt_position"], plan.shard, plan.adopted)
-            await store.mark_published(connection, plan.shard, plan.adopted)
+            await connection.execute(batches.SQL["adopt_position"], plan.shard, plan.adopted)
+            await batches.mark_published(connection, plan.shard, plan.adopted)
             await write_audit(
                 connection, caller, "outbox.reconcile", f"poll-relay:{plan.shard}", before=plan, after=done
             )
@@ -231,7 +231,7 @@ async def _position(read: Awaitable[int | None]) -> tuple[int | None, Rejected |
         return None, error
 
 
-def _problem(shard: int, numbers: store.Numbers, position: int | None) -> str:
+def _problem(shard: int, numbers: batches.Numbers, position: int | None) -> str:
     try:
         check_position(shard, numbers, position)
     except Rejected as error:
@@ -283,4 +283,4 @@ async def poll_partitions(pool: Pool) -> list[PollPartitionView]:
 
     It reads the database alone, so it answers without Kafka and without consumers.
     """
-    return [view(PollPartitionView, row) for row in await pool.fetch(store.SQL["list_partitions"])]
+    return [view(PollPartitionView, row) for row in await pool.fetch(batches.SQL["list_partitions"])]

@@ -27,9 +27,8 @@ from functools import partial
 
 import structlog
 
-from tickwright.capabilities.polling.relay import store
-from tickwright.capabilities.polling.relay.messages import poll_records
-from tickwright.capabilities.polling.relay.store import Numbers
+from tickwright.capabilities.polling.relay import batches
+from tickwright.capabilities.polling.relay.batches import Numbers, poll_records
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.retries import RetryPolicy
@@ -153,7 +152,7 @@ class RelayStatus:
             async with lease.transaction() as connection:
                 if connection is None:
                     return False
-                await connection.execute(store.SQL[query], self._shard, *arguments)
+                await connection.execute(batches.SQL[query], self._shard, *arguments)
         except UNAVAILABLE as error:
             _log.warning("poll_relay.database_unavailable", shard=self._shard, error=repr(error))
             return False
@@ -204,7 +203,7 @@ class PollRelay(LeasedService):
         *,
         topic: str = "tickwright.polls",
         shard: int = 0,
-        bounds: store.BatchBounds | None = None,
+        bounds: batches.BatchBounds | None = None,
         terms: LeaseTerms | None = None,
         probe: Probe = NO_PROBE,
     ) -> None:
@@ -212,7 +211,7 @@ class PollRelay(LeasedService):
         body = self._queue if log is None else partial(self._relay, log)
         super().__init__(name, leases, name, body, terms=terms, probe=probe)
         self._topic, self.shard = topic, shard
-        self._bounds = bounds or store.BatchBounds()
+        self._bounds = bounds or batches.BatchBounds()
         self.counters = PollRelayCounters()
         self._status = RelayStatus(shard)
         self._accounts: dict[int, str] = {}
@@ -250,7 +249,7 @@ class PollRelay(LeasedService):
         while self._works(lease):
             await self._sweep_queue(lease)
             found = await self._freeze(lease)
-            if not isinstance(found, store.FrozenBatch):
+            if not isinstance(found, batches.FrozenBatch):
                 await self._status.unblock(lease)
                 await self._rest_until(found)
                 continue
@@ -269,7 +268,7 @@ class PollRelay(LeasedService):
             async with lease.transaction() as connection:
                 if connection is None:
                     return
-                dropped, left = await store.drop_superseded(connection, self.shard, SHED_ROWS_MAX)
+                dropped, left = await batches.drop_superseded(connection, self.shard, SHED_ROWS_MAX)
             self.counters.superseded += dropped
 
     async def _settle(self, lease: Lease, position: int | None, committed: Committed) -> None:
@@ -277,38 +276,38 @@ class PollRelay(LeasedService):
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            numbers = await store.read_numbers(connection, self.shard)
+            numbers = await batches.read_numbers(connection, self.shard)
         check_position(self.shard, numbers, position)
         if position is not None and position > numbers.published_no:
             await self._mark_up_to(lease, position, committed)
 
-    async def _freeze(self, lease: Lease) -> store.FrozenBatch | float | None:
+    async def _freeze(self, lease: Lease) -> batches.FrozenBatch | float | None:
         """Return the batch to publish, or else in how many seconds the next row is released."""
         async with lease.transaction() as connection:
             if connection is None:
                 return None
-            dropped, rows_max = await store.drop_superseded(connection, self.shard, self._bounds.rows)
-            await store.freeze(connection, self.shard, replace(self._bounds, rows=rows_max))
-            found = await store.read_frozen(connection, self.shard)
+            dropped, rows_max = await batches.drop_superseded(connection, self.shard, self._bounds.rows)
+            await batches.freeze(connection, self.shard, replace(self._bounds, rows=rows_max))
+            found = await batches.read_frozen(connection, self.shard)
             self.counters.superseded += dropped
             if found is None:
-                return await store.next_release_s(connection, self.shard)
+                return await batches.next_release_s(connection, self.shard)
             unknown = {number for row in found.rows for number in row.account_nos} - self._accounts.keys()
             if unknown:
-                rows = await connection.fetch(store.SQL["account_ids"], list(unknown))
+                rows = await connection.fetch(batches.SQL["account_ids"], list(unknown))
                 self._remember({row["account_no"]: row["account_id"] for row in rows}, found)
             return found
 
-    def _remember(self, names: Mapping[int, str], batch: store.FrozenBatch) -> None:
+    def _remember(self, names: Mapping[int, str], batch: batches.FrozenBatch) -> None:
         if len(self._accounts) > ACCOUNTS_MAX:
             wanted = {number for row in batch.rows for number in row.account_nos}
             self._accounts = {number: name for number, name in self._accounts.items() if number in wanted}
         self._accounts = {**self._accounts, **names}  # a new dict: a thread may still read the old one
 
-    def _sealed(self, lease: Lease, batch: store.FrozenBatch) -> Batch:
+    def _sealed(self, lease: Lease, batch: batches.FrozenBatch) -> Batch:
         return Batch(batch.number, lease.fence, self._topic, poll_records(batch.rows, self._accounts))
 
-    async def _mark(self, lease: Lease, batch: store.FrozenBatch, committed: Committed) -> None:
+    async def _mark(self, lease: Lease, batch: batches.FrozenBatch, committed: Committed) -> None:
         self._failures = 0
         await self._probe.reached("relay.poll_batch_published", number=batch.number, fence=lease.fence)
         await self._mark_up_to(lease, batch.number, committed)
@@ -319,7 +318,7 @@ class PollRelay(LeasedService):
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            trackers = await store.mark_published(connection, self.shard, number, self._topic, committed)
+            trackers = await batches.mark_published(connection, self.shard, number, self._topic, committed)
         self.counters.published += trackers
         self.counters.batches += 1
 
@@ -361,9 +360,9 @@ class PollRelay(LeasedService):
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            dropped, rows_max = await store.drop_superseded(connection, self.shard, ROWS_READ_MAX)
-            trackers, rows = await store.move_to_queue(connection, self.shard, min(rows_max, QUEUE_ROWS_MAX))
-            wait_s = None if rows else await store.next_release_s(connection, self.shard)
+            dropped, rows_max = await batches.drop_superseded(connection, self.shard, ROWS_READ_MAX)
+            trackers, rows = await batches.move_to_queue(connection, self.shard, min(rows_max, QUEUE_ROWS_MAX))
+            wait_s = None if rows else await batches.next_release_s(connection, self.shard)
         self._failures = 0
         self.counters.superseded += dropped
         if not rows:
@@ -380,7 +379,7 @@ class PollRelay(LeasedService):
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            dropped = await store.drop_queued(connection, SWEPT_MAX)
+            dropped = await batches.drop_queued(connection, SWEPT_MAX)
         self._swept_s = monotonic()
         self.counters.superseded += dropped
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tickwright.capabilities.polling.relay.messages import poll_key
-from tickwright.capabilities.polling.relay.store import SQL
+from tickwright.capabilities.polling.relay.batches import SQL, poll_key
 from tickwright.capabilities.polling.trackers.events import is_terminal
 from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.partners.quiet import quiet_until

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tickwright.capabilities.polling.wheels.store import WANTED
+from tickwright.capabilities.polling.wheels.loops import WANTED
 from tickwright.ports.session import HeldLease
 from tickwright.ports.views import view
 from tickwright.store.pool import Pool

@@ -8,18 +8,28 @@
 
 A loop has ``round(lease)``, which does the present work and returns the seconds until its next call. It keeps nothing
 in memory that another process would need to continue.
+
+A *slot* is one minute of a wheel, a *place* one second of a slot (``slot_id * 60 + second``).
 """
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 import structlog
 
-from tickwright.capabilities.polling.wheels import store
 from tickwright.domain.spreading import BUCKETS_PER_SLOT, Move, level
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import HeldLease
+from tickwright.store.pool import Connection
+from tickwright.store.queries import load
 
+_PACKAGE = "tickwright.capabilities.polling.sql"
+_FRAGMENTS = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}
+WANTED = _FRAGMENTS["wanted"].strip()
+_SELECTION = _FRAGMENTS["selection"].replace("{wanted}", WANTED)
+SQL = {name: sql.replace("{selection}", _SELECTION) for name, sql in load(_PACKAGE, "wheels.sql").items()}
+IDS_PER_ROW = 1000
 PLACE_MAX = 5000
 AHEAD = timedelta(minutes=1)
 IDLE_S = 5.0
@@ -36,6 +46,127 @@ SELECTOR = "selector"
 _log = structlog.get_logger("tickwright.polling")
 
 
+class DueSlot(NamedTuple):
+    """A slot and the minute that it is selected for."""
+
+    slot_id: int
+    due_at: datetime
+
+
+class PassedSlot(NamedTuple):
+    """A slot and the last minute of it that is over."""
+
+    slot_id: int
+    interval_minutes: int
+    due_at: datetime
+
+
+class SlotLoad(NamedTuple):
+    """The trackers of one partner that a slot's last selection counted, per bucket of ten seconds."""
+
+    slot_id: int
+    next_due_at: datetime
+    prev_due_at: datetime
+    loads: Sequence[int]
+
+
+class SelectionCounts(NamedTuple):
+    """Trackers that one selection put into the outbox, and those that it skipped (paused, postponed, too old)."""
+
+    trackers: int
+    skipped: int
+
+
+class MoveStep(NamedTuple):
+    """One step of a move: trackers read, trackers moved, and the last id that was read."""
+
+    seen: int
+    moved: int
+    last_id: int
+
+
+async def read_clock(connection: Connection) -> tuple[datetime, datetime]:
+    """Return the database's clock, and the next minute: a slot that was due before it has started, and is missed."""
+    row = await connection.fetchrow(SQL["clock"])
+    return row["now"], row["next_minute"]
+
+
+async def add_missing_wheels(connection: Connection) -> int:
+    """Create the wheels that accounts' intervals need; return how many."""
+    missing = await connection.fetch(SQL["missing_wheels"])
+    added = [await connection.execute(SQL["add_wheel"], interval_minutes) for (interval_minutes,) in missing]
+    return sum(status != "INSERT 0 0" for status in added)
+
+
+async def place_new(connection: Connection, at_most: int) -> tuple[int, int]:
+    """Place registered trackers; return how many left the intake, and how many of them were new."""
+    row = await connection.fetchrow(SQL["place_new"], at_most)
+    return row["taken"], row["placed"]
+
+
+async def pass_missed(connection: Connection, before: datetime) -> int:
+    """Pass the slots that were due before ``before`` and not selected; return how many slots have to be caught up."""
+    return len(await connection.fetch(SQL["pass_missed"], before))
+
+
+async def due_slots(connection: Connection, until: datetime) -> list[DueSlot]:
+    """Return the slots that are due until ``until``, in order."""
+    rows = await connection.fetch(SQL["due_slots"], until)
+    return [DueSlot(slot_id, row["next_due_at"]) for row in rows for slot_id in row["slots"]]
+
+
+async def select_slot(connection: Connection, slot: DueSlot, shards: int) -> SelectionCounts:
+    """Select a slot for its minute; a slot that is selected already counts nothing."""
+    await connection.execute(SQL["lock_slot"], slot.slot_id)
+    return _counts(await connection.fetch(SQL["select_slot"], slot.slot_id, slot.due_at, IDS_PER_ROW, shards))
+
+
+async def select_missed(connection: Connection, slot_id: int, release_from: datetime, shards: int) -> SelectionCounts:
+    """Select a slot's missed minute, to be released over the minute from ``release_from`` on."""
+    await connection.execute(SQL["lock_slot"], slot_id)
+    return _counts(await connection.fetch(SQL["select_missed"], slot_id, release_from, IDS_PER_ROW, shards))
+
+
+def _counts(rows: Sequence[Any]) -> SelectionCounts:
+    return SelectionCounts(sum(row["selected"] for row in rows), sum(row["skipped"] for row in rows))
+
+
+async def passed_slots(connection: Connection, after: tuple[datetime, int]) -> list[PassedSlot]:
+    """Return the slots whose minute is over, in order; only those after ``after``, a minute and a slot."""
+    return [PassedSlot(*row) for row in await connection.fetch(SQL["passed_slots"], *after)]
+
+
+async def forget_slices(connection: Connection, slot: PassedSlot, kept: timedelta, at_most: int) -> None:
+    """Delete a slot's rows of the slice ledger that are an interval older than ``kept``, and rows older than any."""
+    await connection.execute(SQL["forget_slices"], slot.slot_id, slot.due_at, kept, at_most)
+
+
+async def slot_loads(connection: Connection, interval_minutes: int) -> dict[int, list[SlotLoad]]:
+    """Return what the last selections of a wheel counted, by partner."""
+    found: dict[int, list[SlotLoad]] = {}
+    for row in await connection.fetch(SQL["loads"], interval_minutes):
+        slot = SlotLoad(row["slot_id"], row["next_due_at"], row["prev_due_at"], row["loads"])
+        found.setdefault(row["partner_no"], []).append(slot)
+    return found
+
+
+async def level_bucket(connection: Connection, partner_no: int, move: Move) -> int:
+    """Carry out one move between two buckets, numbered over all slots; return how many trackers moved."""
+    bucket_s = 60 // BUCKETS_PER_SLOT
+    moved: int = await connection.fetchval(
+        SQL["level_bucket"], move.source * bucket_s, partner_no, move.trackers, move.target * bucket_s
+    )
+    return moved
+
+
+async def move_to_wheel(
+    connection: Connection, slot_id: int, accounts: Sequence[int], interval_minutes: int, *, at_most: int, after_id: int
+) -> MoveStep:
+    """Move some trackers of a slot, those with ids above ``after_id``, to another wheel."""
+    row = await connection.fetchrow(SQL["move_to_wheel"], slot_id, list(accounts), interval_minutes, at_most, after_id)
+    return MoveStep(row["seen"], row["moved"], row["last_id"] or after_id)
+
+
 class Registrar:
     """Gives registered trackers their places: the document's *unscheduled updater*."""
 
@@ -44,9 +175,9 @@ class Registrar:
         async with lease.transaction() as connection:
             if connection is None:
                 return 0.0
-            if await store.add_missing_wheels(connection):
+            if await add_missing_wheels(connection):
                 return 0.0
-            taken, placed = await store.place_new(connection, PLACE_MAX)
+            taken, placed = await place_new(connection, PLACE_MAX)
         if taken > placed:
             _log.info("polling.registered_again", trackers=taken - placed)
         return 0.0 if taken == PLACE_MAX else 1.0
@@ -70,9 +201,9 @@ class Selector:
         async with lease.transaction() as connection:
             if connection is None:
                 return 0.0
-            instants = await store.read_clock(connection)
-            missed = await store.pass_missed(connection, instants.next_minute)
-            due = await store.due_slots(connection, instants.now + self._ahead)
+            now, next_minute = await read_clock(connection)
+            missed = await pass_missed(connection, next_minute)
+            due = await due_slots(connection, now + self._ahead)
         if missed:
             _log.warning("polling.slots_missed", slots=missed)
         for slot in due[:SLOTS_SELECTED_MAX]:
@@ -81,14 +212,14 @@ class Selector:
         if len(due) > SLOTS_SELECTED_MAX:
             return 0.0
         await self._catch_up(lease)
-        return min(IDLE_S, (instants.next_minute - instants.now).total_seconds() + 0.01)
+        return min(IDLE_S, (next_minute - now).total_seconds() + 0.01)
 
-    async def select(self, lease: HeldLease, slot: store.DueSlot) -> bool:
+    async def select(self, lease: HeldLease, slot: DueSlot) -> bool:
         """Select one slot; false when the lease is lost."""
         async with lease.transaction() as connection:
             if connection is None:
                 return False
-            await store.select_slot(connection, slot, self._shards)
+            await select_slot(connection, slot, self._shards)
             await self._probe.reached("selector.slot_not_committed", slot_id=slot.slot_id, due_at=slot.due_at)
         await self._probe.reached("selector.slot_selected", slot_id=slot.slot_id, due_at=slot.due_at)
         return True
@@ -98,17 +229,17 @@ class Selector:
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            minute = (await store.read_clock(connection)).next_minute
-            newest: datetime | None = await connection.fetchval(store.SQL["newest_slice"], SELECTOR)
+            _, minute = await read_clock(connection)
+            newest: datetime | None = await connection.fetchval(SQL["newest_slice"], SELECTOR)
             if newest is not None and newest >= minute:
                 return
-            slots = await connection.fetch(store.SQL["next_missed"], minute + SOON)
-            await connection.execute(store.SQL["note_slice"], SELECTOR, minute)
+            slots = await connection.fetch(SQL["next_missed"], minute + SOON)
+            await connection.execute(SQL["note_slice"], SELECTOR, minute)
         for slot in slots:
             async with lease.transaction() as connection:
                 if connection is None:
                     return
-                await store.select_missed(connection, slot["slot_id"], minute, self._shards)
+                await select_missed(connection, slot["slot_id"], minute, self._shards)
 
 
 class Corrector:
@@ -126,33 +257,32 @@ class Corrector:
         self._followed = (-1, -1)
 
     async def round(self, lease: HeldLease) -> float:
-        """Move trackers to changed intervals, one slot a round, then maintain the slots whose minute is over."""
+        """Move trackers to changed intervals, one slot a round, then maintain the slots whose minute is over.
+
+        A new process starts an hour back.
+        """
         following = await self._follow_accounts(lease)
-        passed = await self._passed(lease)
+        async with lease.transaction() as connection:
+            if connection is None:
+                return 0.0
+            now, _ = await read_clock(connection)
+            passed = await passed_slots(connection, self._done_until or (now - BEHIND, -1))
         for slot in passed[:SLOTS_MAX]:
             if not await self.maintain_slot(lease, slot):
                 return 0.0
             self._done_until = slot.due_at, slot.slot_id
         return 0.0 if following or len(passed) > SLOTS_MAX else IDLE_S
 
-    async def maintain_slot(self, lease: HeldLease, slot: store.PassedSlot) -> bool:
+    async def maintain_slot(self, lease: HeldLease, slot: PassedSlot) -> bool:
         """End old trackers, level the slot and delete old rows of the ledgers; false when the lease is lost."""
         await self._end_aged(lease, slot.slot_id)
         await self._level(lease, slot)
         async with lease.transaction() as connection:
             if connection is None:
                 return False
-            await connection.execute(store.SQL["forget_done"], slot.slot_id)
-            await store.forget_slices(connection, slot, SLICES_KEPT, MOVES_MAX)
+            await connection.execute(SQL["forget_done"], slot.slot_id)
+            await forget_slices(connection, slot, SLICES_KEPT, MOVES_MAX)
         return True
-
-    async def _passed(self, lease: HeldLease) -> list[store.PassedSlot]:
-        """Return the slots whose minute is over; a new process starts an hour back."""
-        async with lease.transaction() as connection:
-            if connection is None:
-                return []
-            now = (await store.read_clock(connection)).now
-            return await store.passed_slots(connection, self._done_until or (now - BEHIND, -1))
 
     async def _end_aged(self, lease: HeldLease, slot_id: int) -> None:
         """End old trackers; one whose row another transaction locks ends after the slot's next minute."""
@@ -160,21 +290,21 @@ class Corrector:
             async with lease.transaction() as connection:
                 if connection is None:
                     return
-                ended = await connection.fetchval(store.SQL["end_aged"], slot_id, AGED_MAX, self._destination)
+                ended = await connection.fetchval(SQL["end_aged"], slot_id, AGED_MAX, self._destination)
             if ended < AGED_MAX:
                 return
 
-    async def _level(self, lease: HeldLease, slot: store.PassedSlot) -> None:
+    async def _level(self, lease: HeldLease, slot: PassedSlot) -> None:
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            wheel = await store.slot_loads(connection, slot.interval_minutes)
+            wheel = await slot_loads(connection, slot.interval_minutes)
         for partner_no, loads in wheel.items():
             for move in plan_moves(loads, slot.slot_id, slot.interval_minutes, LEVEL_MOVES_MAX):
                 async with lease.transaction() as connection:
                     if connection is None:
                         return
-                    await store.level_bucket(connection, partner_no, move)
+                    await level_bucket(connection, partner_no, move)
 
     # ------------------------------------------------------------------ changed intervals
 
@@ -186,14 +316,14 @@ class Corrector:
         async with lease.transaction() as connection:
             if connection is None:
                 return False
-            changed = await connection.fetch(store.SQL["changed_accounts"])
-            await store.add_missing_wheels(connection)
+            changed = await connection.fetch(SQL["changed_accounts"])
+            await add_missing_wheels(connection)
             if not changed:
                 return False
             pairs = [(row["source"], row["target"]) for row in changed]
             at = next((n for n, pair in enumerate(pairs) if pair > self._followed), 0)
             (source, target), accounts = pairs[at], changed[at]["accounts"]
-            wheel = await connection.fetchrow(store.SQL["wheel_slots"], source)
+            wheel = await connection.fetchrow(SQL["wheel_slots"], source)
         slots = range(0) if wheel is None else range(wheel["first_slot_id"], wheel["after_slot_id"])
         if not await self._follow(lease, slots, accounts, target, source):
             return True
@@ -210,9 +340,9 @@ class Corrector:
             return False
         async with lease.transaction() as connection:
             if connection is not None and not await connection.fetchval(
-                store.SQL["still_on_wheel"], slots.start, accounts, slots.stop
+                SQL["still_on_wheel"], slots.start, accounts, slots.stop
             ):
-                await connection.execute(store.SQL["note_placed"], accounts, target, source)
+                await connection.execute(SQL["note_placed"], accounts, target, source)
                 _log.info("polling.accounts_moved", accounts=len(accounts), interval_minutes=target)
         return True
 
@@ -222,32 +352,30 @@ class Corrector:
             async with lease.transaction() as connection:
                 if connection is None:
                     return
-                step = await store.move_to_wheel(
-                    connection, slot_id, accounts, target, at_most=MOVES_MAX, after_id=after_id
-                )
+                step = await move_to_wheel(connection, slot_id, accounts, target, at_most=MOVES_MAX, after_id=after_id)
                 await self._probe.reached("corrector.moved_not_committed", slot_id=slot_id, trackers=step.moved)
             if step.seen < MOVES_MAX:
                 return
             after_id = step.last_id
 
 
-def plan_moves(loads: Sequence[store.SlotLoad], slot_id: int, interval_minutes: int, moves_max: int) -> list[Move]:
+def plan_moves(loads: Sequence[SlotLoad], slot_id: int, interval_minutes: int, moves_max: int) -> list[Move]:
     """Return the moves that level one partner's trackers of a slot whose minute is over. Pure.
 
     Buckets are numbered over all slots. Slots that no selection has counted yet are left alone. Trackers move only to
     slots that are due before their own next minute.
     """
-    source = next((load for load in loads if load.slot_id == slot_id), None)
+    source = next((slot for slot in loads if slot.slot_id == slot_id), None)
     if source is None or len(loads) < interval_minutes:
         return []
-    first = min(load.slot_id for load in loads) * BUCKETS_PER_SLOT
-    last = max(load.slot_id for load in loads)
+    first = min(slot.slot_id for slot in loads) * BUCKETS_PER_SLOT
+    last = max(slot.slot_id for slot in loads)
     counts = [0] * ((last + 1) * BUCKETS_PER_SLOT - first)
     targets: list[int] = []
-    for load in loads:
-        at = load.slot_id * BUCKETS_PER_SLOT - first
-        counts[at : at + BUCKETS_PER_SLOT] = load.loads
-        if source.prev_due_at < load.next_due_at < source.next_due_at:
+    for slot in loads:
+        at = slot.slot_id * BUCKETS_PER_SLOT - first
+        counts[at : at + BUCKETS_PER_SLOT] = slot.loads
+        if source.prev_due_at < slot.next_due_at < source.next_due_at:
             targets.extend(range(at, at + BUCKETS_PER_SLOT))
     at = slot_id * BUCKETS_PER_SLOT - first
     moves = level(counts, range(at, at + BUCKETS_PER_SLOT), targets, moves_max)

@@ -28,7 +28,7 @@ from tickwright.capabilities.polling.relay.admin import (
     ReconcileView,
     poll_partitions,
 )
-from tickwright.capabilities.polling.service import PollingService
+from tickwright.capabilities.polling.service import PollingService, TrackerQuery, states_of
 from tickwright.capabilities.polling.trackers.accounts import (
     AccountDetail,
     AccountLine,
@@ -57,7 +57,6 @@ from tickwright.capabilities.polling.trackers.requests import (
     check_status,
     read_tracker,
 )
-from tickwright.capabilities.polling.trackers.store import TrackerQuery, states_of
 from tickwright.capabilities.polling.wheels.slices import HeatCell, Replay, SliceHeat, SliceView
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult

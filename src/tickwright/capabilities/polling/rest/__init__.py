@@ -1,1 +1,0 @@
-"""The REST routes of trackers, accounts, partners and slices."""
