@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from tickwright.capabilities.reports.requests.messages import (
+from tickwright.capabilities.reports.requests.store import (
     AnnouncedStage,
     Announcement,
     read_announcement,

@@ -21,7 +21,7 @@ from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.reports.requests.messages import Routes
+from tickwright.capabilities.reports.requests.store import Routes
 from tickwright.capabilities.reports.service import ReportResources, ReportsService
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import TargetCheck
@@ -34,7 +34,7 @@ from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.objectstore.plugin import open_store
 from tickwright.transports.postgres.broker import PostgresDeadLetters
 
 ADMIN = Caller("test", Role.ADMIN)

@@ -19,7 +19,7 @@ from tickwright.ports.objects import ObjectStore
 from tickwright.ports.reports import Dialect
 from tickwright.sources import Sources, SourceSettings
 from tickwright.sources.object_files import ObjectFiles
-from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.objectstore.plugin import open_store
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 KINDS = ["postgresql", "sqlite", "duckdb", "csv", "parquet"]

@@ -10,7 +10,7 @@ from kit.gcs import GcsServer
 from kit.object_store import BUCKET, ObjectServer
 from kit.servers import started
 from tickwright.ports.objects import ObjectStore
-from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.objectstore.plugin import open_store
 
 
 @pytest.fixture(scope="session")

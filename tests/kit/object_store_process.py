@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tickwright.domain.errors import TickwrightError
-from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.objectstore.plugin import open_store
 
 
 def peak_bytes() -> int:

@@ -22,8 +22,8 @@ from kit.processes import spawn
 from kit.reports import ReportWorld, plan_of, report_world
 from kit.servers import PostgresServer, RedisServer
 from tickwright.capabilities.reports.handlers import Function, ReportRequest
+from tickwright.capabilities.reports.plan import Plan
 from tickwright.capabilities.reports.retention import ReportRetention, ReportRetentionSettings
-from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.engine.leases import Leases
 
 NO_END = -1  # what Redis says of a key without a time to live; -2 of none

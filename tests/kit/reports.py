@@ -18,15 +18,12 @@ from tickwright.capabilities.reports.handlers import DeclaredListener, Function,
 from tickwright.capabilities.reports.merge.merge import MergeBounds
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, StepResources
-from tickwright.capabilities.reports.parts.listeners import ReportListener
-from tickwright.capabilities.reports.parts.run import PartFetcher
-from tickwright.capabilities.reports.parts.storage import PartStorage
-from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.capabilities.reports.parts.listeners import PartFetcher, ReportListener
+from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage
+from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.capabilities.reports.requests.conditions import query_key
-from tickwright.capabilities.reports.requests.messages import Routes
 from tickwright.capabilities.reports.requests.records import Created, NewReport, create_record
-from tickwright.capabilities.reports.requests.store import RecordsStore
-from tickwright.capabilities.reports.types.plan import Listener, Plan
+from tickwright.capabilities.reports.requests.store import RecordsStore, Routes
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
@@ -35,7 +32,7 @@ from tickwright.ports.reports import SharedParts
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.sources.named import Sources, SourceSettings
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.objectstore.plugin import open_store
 from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.stores import RedisParts
 

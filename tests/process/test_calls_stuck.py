@@ -17,9 +17,9 @@ from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
 from tickwright import Job, ReportRequest
 from tickwright.app.declarations import Declarations
+from tickwright.capabilities.reports.plan import Listener
 from tickwright.capabilities.reports.requests.views import ReportRequestBody
 from tickwright.capabilities.reports.service import ReportsService
-from tickwright.capabilities.reports.types.plan import Listener
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.node import open_node

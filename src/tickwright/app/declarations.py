@@ -20,7 +20,7 @@ from tickwright.capabilities.polling.consumer.courier import Courier, CourierReg
 from tickwright.capabilities.polling.partners import read_partner
 from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport, ListenerRegistry, ReportRegistry
 from tickwright.capabilities.reports.handlers import Function as ListenerFunction
-from tickwright.capabilities.reports.types.schema import check_definition, read_listener
+from tickwright.capabilities.reports.schema import check_definition, read_listener
 from tickwright.domain.errors import Rejected
 from tickwright.domain.functions import takes_one
 from tickwright.domain.retries import RetryPolicy

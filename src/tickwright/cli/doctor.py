@@ -34,8 +34,7 @@ from tickwright.sources.named import Sources, read_source
 from tickwright.store.app_roles import excess_rights
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import head_revision, load
-from tickwright.transports.objectstore.opening import LazyObjects
-from tickwright.transports.objectstore.plugin import ObjectStoreSettings, objects_url
+from tickwright.transports.objectstore.plugin import LazyObjects, ObjectStoreSettings, objects_url
 from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.plugin import RedisSettings
 

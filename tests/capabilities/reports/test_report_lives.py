@@ -15,8 +15,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
 from tickwright.capabilities.reports.merge import supervisor
 from tickwright.capabilities.reports.parts import listeners as listening
-from tickwright.capabilities.reports.parts.storage import HASH_TTL
-from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.capabilities.reports.parts.store import HASH_TTL, PartsStore
 from tickwright.engine import claimed_work
 from tickwright.transports.redis.stores import RedisParts
 

@@ -15,7 +15,7 @@ import pytest
 
 from tickwright.capabilities.reports.merge.merge import MergeBounds, MergedFile, PartFile, feed, merge
 from tickwright.capabilities.reports.parts.spool import write_part
-from tickwright.capabilities.reports.types.plan import Format
+from tickwright.capabilities.reports.plan import Format
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.reports.parts.columns import COLUMNS_MAX
 from tickwright.capabilities.reports.parts.spool import write_part
+from tickwright.capabilities.reports.parts.values import COLUMNS_MAX
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
 

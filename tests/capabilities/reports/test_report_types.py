@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kit.api import RunningApi, running_api
-from tickwright.capabilities.reports.types import report_types
-from tickwright.capabilities.reports.types.report_types import ReportTypes
+from tickwright.capabilities.reports import report_types
+from tickwright.capabilities.reports.report_types import ReportTypes
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.store.paging import Cursors

@@ -13,7 +13,7 @@ from kit.probes import Stops
 from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.types.plan import Listener
+from tickwright.capabilities.reports.plan import Listener
 from tickwright.domain.errors import Rejected, Unavailable
 
 JOIN = "SELECT u.name, w.amount FROM users u JOIN withdrawals w ON w.user_id = u.id ORDER BY w.amount"

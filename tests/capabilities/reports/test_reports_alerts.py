@@ -14,7 +14,7 @@ from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.types.plan import Listener
+from tickwright.capabilities.reports.plan import Listener
 from tickwright.domain.errors import Rejected
 from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import AlertRule

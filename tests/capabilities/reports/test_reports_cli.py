@@ -15,7 +15,7 @@ from kit.report_api import USERS, ReportApi, report_api, users
 from kit.reports import ReportWorld, report_world
 from kit.servers import RedisServer
 from tickwright import ReportRequest
-from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.objectstore.plugin import open_store
 
 DATA = b"id,country\r\n1,NL\r\n"
 

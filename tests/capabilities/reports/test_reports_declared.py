@@ -8,7 +8,7 @@ import pytest
 
 from tickwright import Rejected, ReportRequest, Row, Tickwright
 from tickwright.capabilities.reports.plugin import declare_reports
-from tickwright.capabilities.reports.types.report_types import ReportTypes
+from tickwright.capabilities.reports.report_types import ReportTypes
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.configfile import load_config
 from tickwright.store.paging import Cursors

@@ -18,9 +18,9 @@ from kit.reports import ReportWorld, report_world
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.parts import deliveries
-from tickwright.capabilities.reports.parts.columns import COLUMNS_MAX
 from tickwright.capabilities.reports.parts.deliveries import Deliveries
-from tickwright.capabilities.reports.parts.storage import INLINE_BYTES_MAX
+from tickwright.capabilities.reports.parts.store import INLINE_BYTES_MAX
+from tickwright.capabilities.reports.parts.values import COLUMNS_MAX
 from tickwright.transports.redis.stores import RedisParts
 
 NDJSON = {"Content-Type": "application/x-ndjson"}

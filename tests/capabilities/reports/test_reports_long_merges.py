@@ -8,7 +8,7 @@ from typing import Any
 from kit.reports import Process, ReportWorld, plan_of
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.types.plan import Listener, Plan
+from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.domain.errors import Rejected
 
 ENDLESS = "SELECT count(*) AS n FROM a, range(100000000000) AS x, range(1000) AS y"

@@ -7,7 +7,7 @@ from typing import Any
 from kit.reports import ReportWorld, plan_of
 from kit.strange import FINAL, STRANGE, behave
 from tickwright.capabilities.reports.handlers import Function, ReportRequest
-from tickwright.capabilities.reports.types.plan import Listener
+from tickwright.capabilities.reports.plan import Listener
 
 TRIES = {how: 1 if how in FINAL else 2 for how in STRANGE}
 

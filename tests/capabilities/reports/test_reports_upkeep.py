@@ -12,7 +12,7 @@ from kit.reports import ReportWorld
 from tickwright.capabilities.reports import retention as module
 from tickwright.capabilities.reports.retention import LazyRetention, ReportRetention
 from tickwright.engine.leases import Lease, Leases
-from tickwright.transports.objectstore.opening import LazyObjects
+from tickwright.transports.objectstore.plugin import LazyObjects
 
 NAME = "report-upkeep"
 AGO = """

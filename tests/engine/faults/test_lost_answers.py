@@ -30,8 +30,7 @@ from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
 from tickwright.capabilities.polling.consumer import queue as poll_queue
 from tickwright.capabilities.polling.consumer.queue import QueueSource
 from tickwright.capabilities.reports.parts.store import PartsStore
-from tickwright.capabilities.reports.requests.messages import Routes
-from tickwright.capabilities.reports.requests.store import RecordsStore
+from tickwright.capabilities.reports.requests.store import RecordsStore, Routes
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.claim_gate import ClaimGate, Ticket
 from tickwright.engine.leases import Lease, Leases

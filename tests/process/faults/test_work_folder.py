@@ -19,13 +19,13 @@ from tickwright.domain.errors import Unavailable
 from tickwright.plugin.settings import Settings
 from tickwright.ports.reports import Column
 from tickwright.store.pool import Pool
+from tickwright.transports.objectstore.folder import LazyFolder, work_folder
 from tickwright.transports.objectstore.plugin import work_place
-from tickwright.transports.objectstore.work_folder import LazyFolder, work_folder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from tickwright.transports.objectstore.work_folder import work_folder
+from tickwright.transports.objectstore.folder import work_folder
 with work_folder(Path(sys.argv[1])) as folder:
     (folder / "rows.ndjson").write_text("{}")
     print(folder, flush=True)

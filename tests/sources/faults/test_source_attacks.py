@@ -18,8 +18,8 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.batches.audience.audience import Audience
 from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.capabilities.reports.merge.sandbox import sql_checks
-from tickwright.capabilities.reports.types.plan import Listener
-from tickwright.capabilities.reports.types.schema import check_definition
+from tickwright.capabilities.reports.plan import Listener
+from tickwright.capabilities.reports.schema import check_definition
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Source
 from tickwright.sources import Sources, SourceSettings

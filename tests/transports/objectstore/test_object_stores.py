@@ -16,8 +16,7 @@ from tickwright.domain.errors import InvariantBroken, Rejected
 from tickwright.ports.objects import ObjectStore, StoredObject
 from tickwright.process.settings import load_settings
 from tickwright.transports.objectstore.locations import parse_place
-from tickwright.transports.objectstore.opening import LazyObjects, open_store
-from tickwright.transports.objectstore.plugin import objects_url
+from tickwright.transports.objectstore.plugin import LazyObjects, objects_url, open_store
 
 MIB = 1024 * 1024
 PART = 8 * MIB

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
     from tickwright.capabilities.reports.parts.listeners import ReportListener
-    from tickwright.capabilities.reports.requests.messages import Routes
-    from tickwright.capabilities.reports.types.report_types import ReportTypes
+    from tickwright.capabilities.reports.report_types import ReportTypes
+    from tickwright.capabilities.reports.requests.store import Routes
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
     from tickwright.ports.session import Reclaim
@@ -54,7 +54,7 @@ class ReportsPlugin(Plugin):
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return the check of a report type."""
         from tickwright.capabilities.reports.merge.sandbox import sql_checks
-        from tickwright.capabilities.reports.types.schema import read_definition
+        from tickwright.capabilities.reports.schema import read_definition
 
         return {"report_types": partial(read_definition, checks=sql_checks())}
 
@@ -114,10 +114,8 @@ class ReportsPlugin(Plugin):
         from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
         from tickwright.capabilities.reports.merge.sandbox import MergeBounds, threads_for
         from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, StepResources
-        from tickwright.capabilities.reports.parts.listeners import AnnouncementReader, ReportListener
-        from tickwright.capabilities.reports.parts.run import PartFetcher
-        from tickwright.capabilities.reports.parts.storage import PartStorage
-        from tickwright.capabilities.reports.parts.store import PartsStore
+        from tickwright.capabilities.reports.parts.listeners import AnnouncementReader, PartFetcher, ReportListener
+        from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage
         from tickwright.capabilities.reports.requests.store import RecordsStore
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup import WakeupListener
@@ -158,14 +156,14 @@ class ReportsPlugin(Plugin):
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of reports, report types and files."""
-        from tickwright.capabilities.reports.rest.routes import report_routes
+        from tickwright.capabilities.reports.rest import report_routes
         from tickwright.capabilities.reports.service import ReportsService
 
         return (report_routes(context.ports.get(ReportsService), gate),)
 
     def schemas(self) -> Sequence[Any]:
         """Return the structs of these routes."""
-        from tickwright.capabilities.reports.rest.routes import STRUCTS
+        from tickwright.capabilities.reports.rest import STRUCTS
 
         return STRUCTS
 
@@ -190,7 +188,7 @@ async def declare_reports(types: "ReportTypes", registrations: Registrations, ta
 
 def routes_of(exchange: ReportTransport | None) -> "Routes":
     """Return the announcement routes: exchanges, or the table alone without RabbitMQ."""
-    from tickwright.capabilities.reports.requests.messages import Routes
+    from tickwright.capabilities.reports.requests.store import Routes
 
     return Routes() if exchange is None else Routes(exchange.everyone, exchange.exchange)
 

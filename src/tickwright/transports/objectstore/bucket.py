@@ -26,7 +26,11 @@ from obstore.store import GCSStore, S3Store
 
 from tickwright.domain.errors import InvariantBroken, Rejected, Unavailable
 from tickwright.ports.objects import StoredObject
-from tickwright.transports.objectstore.errors import (
+from tickwright.transports.objectstore.locations import (
+    Place,
+    check_key,
+    clean_prefix,
+    content_headers,
     local_file_errors,
     new_file,
     object_missing,
@@ -34,7 +38,6 @@ from tickwright.transports.objectstore.errors import (
     unavailable,
     write_all,
 )
-from tickwright.transports.objectstore.locations import Place, check_key, clean_prefix, content_headers
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

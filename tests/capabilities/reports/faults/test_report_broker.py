@@ -19,7 +19,7 @@ from kit.reports import ReportWorld, functions_of, report_world
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.requests.messages import Routes
+from tickwright.capabilities.reports.requests.store import Routes
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node

@@ -10,7 +10,7 @@ from kit.merges import lives
 from kit.report_faults import AGAIN_S, LARGE, SMALL, ReportWorlds, ask, functions, is_clean, is_made, start
 from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports.types.plan import Listener
+from tickwright.capabilities.reports.plan import Listener
 
 POINTS = ("part_claimed", "part_fetched", "part_uploaded", "part_marked", "merging", "merged", "uploaded", "finished")
 ALONE = ("part_fetched", "part_uploaded", "merged", "uploaded")

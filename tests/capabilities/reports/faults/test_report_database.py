@@ -13,8 +13,8 @@ from kit.reports import OVER, ReportWorld, plan_of, report_world
 from kit.servers import PostgresServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
+from tickwright.capabilities.reports.plan import Listener
 from tickwright.capabilities.reports.requests.store import FinishedFile
-from tickwright.capabilities.reports.types.plan import Listener
 from tickwright.ports.reports import PartFacts
 from tickwright.store.migrate import migrate
 

@@ -8,7 +8,7 @@ from kit.merges import warm
 from kit.probes import Stops
 from kit.report_faults import AGAIN_S, LARGE, ReportWorlds, ask, functions, is_clean, is_made
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports.parts.storage import INLINE_BYTES_MAX
+from tickwright.capabilities.reports.parts.store import INLINE_BYTES_MAX
 
 ROOM_BYTES = 64 * 1024
 """Less than a part and than the file, so that writing them ends in the middle, as on a full disk."""

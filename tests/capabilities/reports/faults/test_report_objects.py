@@ -15,7 +15,7 @@ from kit.report_faults import AGAIN_S, LARGE, ReportWorlds, ask, functions, is_c
 from kit.reports import ReportWorld
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.objectstore.plugin import open_store
 
 PART, FILE = "reports.part_fetched", "reports.merged"
 CUT_BYTES = 100_000

@@ -17,7 +17,7 @@ from kit.servers import RedisServer, started
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
 from tickwright.capabilities.reports.merge.steps import Part
-from tickwright.capabilities.reports.parts.storage import HASH_TTL, LostPartError, PartStorage, _noted
+from tickwright.capabilities.reports.parts.store import HASH_TTL, LostPartError, PartStorage, _noted
 from tickwright.ports.reports import PartFacts, PartKey
 
 

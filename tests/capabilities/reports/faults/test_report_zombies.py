@@ -21,7 +21,7 @@ from kit.report_faults import (
 )
 from kit.reports import ReportWorld
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports.parts.storage import PartStorage
+from tickwright.capabilities.reports.parts.store import PartStorage
 from tickwright.ports.reports import PartFacts
 
 POINTS = ("part_claimed", "part_fetched", "part_uploaded", "part_marked", "merging", "merged", "uploaded")

@@ -12,7 +12,7 @@ from kit.probes import Stops
 from kit.report_faults import ask, functions, is_made
 from kit.reports import ReportWorld, report_world
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports.parts import storage as part_places
+from tickwright.capabilities.reports.parts import store as part_places
 from tickwright.capabilities.reports.parts import store as parts_store
 from tickwright.capabilities.reports.parts.store import Claim, PartsStore, StoredPart
 from tickwright.capabilities.reports.requests import store as records_store

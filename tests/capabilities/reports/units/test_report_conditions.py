@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tickwright.capabilities.reports.plan import Parameter
 from tickwright.capabilities.reports.requests.conditions import CONDITIONS_BYTES_MAX, normalise, query_key
-from tickwright.capabilities.reports.types.plan import Parameter
 from tickwright.domain.errors import Rejected
 
 NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=8)

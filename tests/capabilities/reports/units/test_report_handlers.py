@@ -11,7 +11,7 @@ import pytest
 import tickwright
 from tickwright import Rejected, ReportRequest, Row, Tickwright
 from tickwright.capabilities.reports.handlers import ListenerRegistry, ReportRegistry, with_declared
-from tickwright.capabilities.reports.types.schema import check_definition
+from tickwright.capabilities.reports.schema import check_definition
 from tickwright.ports.reports import Column, Dialect, Source
 
 MINUTE = timedelta(minutes=1)

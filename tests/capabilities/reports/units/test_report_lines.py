@@ -10,8 +10,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tickwright.capabilities.reports.parts.columns import COLUMNS_MAX
 from tickwright.capabilities.reports.parts.spool import LINE_BYTES_MAX, rows_of
+from tickwright.capabilities.reports.parts.values import COLUMNS_MAX
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
 from tickwright.sources.rows import mappings_of

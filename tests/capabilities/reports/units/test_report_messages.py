@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwright.capabilities.reports.requests.messages import (
+from tickwright.capabilities.reports.requests.store import (
     BODY_BYTES_MAX,
     FEED_BYTES_MAX,
     LISTENERS_MAX,

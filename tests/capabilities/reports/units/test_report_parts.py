@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tickwright.capabilities.reports.parts.columns import Kind, Seen, check_type, type_of
-from tickwright.capabilities.reports.parts.json_values import encode_column
 from tickwright.capabilities.reports.parts.spool import write_ndjson, write_part
+from tickwright.capabilities.reports.parts.values import Kind, Seen, check_type, encode_column, type_of
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column, PartFacts
 

@@ -4,7 +4,7 @@ import duckdb
 import pytest
 
 from tickwright.capabilities.reports.merge.sandbox import columns_of, sql_checks
-from tickwright.capabilities.reports.types.schema import RESERVED, check_definition
+from tickwright.capabilities.reports.schema import RESERVED, check_definition
 from tickwright.domain.errors import Rejected
 
 KNOWN = [

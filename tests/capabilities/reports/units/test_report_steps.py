@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from itertools import product
 
 from tickwright.capabilities.reports.merge.steps import Announce, Fail, Merge, NextStage, Part, Record, Wait, decide
-from tickwright.capabilities.reports.types.plan import Listener, Plan
+from tickwright.capabilities.reports.plan import Listener, Plan
 
 STATES = ("waiting", "due", "running", "done", "failed", "dropped")
 PLAN = Plan(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.reports.types.plan import Listener, Parameter, Plan
-from tickwright.capabilities.reports.types.schema import SqlChecks, check_definition, definition_of
+from tickwright.capabilities.reports.plan import Listener, Parameter, Plan
+from tickwright.capabilities.reports.schema import SqlChecks, check_definition, definition_of
 from tickwright.domain.errors import Rejected
 
 WHOLE = """

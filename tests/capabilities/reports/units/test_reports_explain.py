@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.capabilities.reports.requests.explain import explain
-from tickwright.capabilities.reports.types.plan import Listener, Plan
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 PLAN = Plan(

@@ -28,7 +28,7 @@ from tickwright.ports.objects import ObjectStore
 from tickwright.transports.objectstore.bucket import BOUNDS, Bounds, BucketStore
 from tickwright.transports.objectstore.folder import FolderStore, Threads
 from tickwright.transports.objectstore.locations import UPLOADS, parse_place
-from tickwright.transports.objectstore.opening import open_store
+from tickwright.transports.objectstore.plugin import open_store
 
 MIB = 1024 * 1024
 LARGE = 40 * MIB

@@ -47,8 +47,8 @@ from tickwright.capabilities.reports.merge.sandbox import (
     shown,
     too_large,
 )
-from tickwright.capabilities.reports.parts.json_values import DOCUMENT_TEXT
-from tickwright.capabilities.reports.types.plan import Format
+from tickwright.capabilities.reports.parts.values import DOCUMENT_TEXT
+from tickwright.capabilities.reports.plan import Format
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import Column
 from tickwright.sources.duckdb_values import json_text

@@ -26,7 +26,7 @@ from tickwright.capabilities.reports.merge.program import (
     line_of,
 )
 from tickwright.capabilities.reports.merge.sandbox import SPILL, MergeBounds, too_large
-from tickwright.capabilities.reports.types.plan import Format
+from tickwright.capabilities.reports.plan import Format
 from tickwright.domain.errors import TickwrightError, Unavailable
 from tickwright.engine.service import LoopService
 from tickwright.sources.confined import (

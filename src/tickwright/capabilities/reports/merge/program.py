@@ -21,7 +21,7 @@ from msgspec import structs
 
 from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile, feed, merge
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds, warm_up
-from tickwright.capabilities.reports.types.plan import Format
+from tickwright.capabilities.reports.plan import Format
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.sources.confined import Problem, bound, confine, has_released_memory, take_stdout, tell
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tickwright.capabilities.reports.types.schema import SqlChecks
+from tickwright.capabilities.reports.schema import SqlChecks
 from tickwright.domain.errors import Rejected
 from tickwright.domain.placeholders import one_query, placeholders
 from tickwright.sources.duckdb_values import NESTING_MAX, nesting

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tickwright.capabilities.reports.types.plan import Plan
+from tickwright.capabilities.reports.plan import Plan
 from tickwright.domain.errors import Rejected
 
 RESTARTS_MAX = 3

@@ -43,8 +43,7 @@ from tickwright.capabilities.reports.merge.steps import (
     decide,
     missing_of,
 )
-from tickwright.capabilities.reports.parts.storage import LostPartError, PartStorage
-from tickwright.capabilities.reports.parts.store import columns_from
+from tickwright.capabilities.reports.parts.store import LostPartError, PartStorage, columns_from
 from tickwright.capabilities.reports.requests.store import FinishedFile, RecordsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.engine.claimed_work import AWAY_S, LOOK_S, ClaimedWork, Held

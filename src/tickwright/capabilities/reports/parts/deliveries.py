@@ -15,11 +15,10 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from tickwright.capabilities.reports.parts.spool import write_ndjson
-from tickwright.capabilities.reports.parts.storage import PartStorage
-from tickwright.capabilities.reports.parts.store import PartsStore, StoredPart
+from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage, StoredPart
+from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.capabilities.reports.requests.records import LISTING, not_found
 from tickwright.capabilities.reports.requests.views import DeliveredPart, PartRefusal, RefusedPart, ServicePart
-from tickwright.capabilities.reports.types.plan import Listener, Plan
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.strict_json import shown
 from tickwright.ports.caller import Caller

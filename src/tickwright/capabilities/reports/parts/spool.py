@@ -21,8 +21,17 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from tickwright.capabilities.reports.parts.columns import NOTHING, check_count, check_names, check_type, type_of
-from tickwright.capabilities.reports.parts.json_values import NotJsonError, encode_column, first_not_json, refuse_value
+from tickwright.capabilities.reports.parts.values import (
+    NOTHING,
+    NotJsonError,
+    check_count,
+    check_names,
+    check_type,
+    encode_column,
+    first_not_json,
+    refuse_value,
+    type_of,
+)
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.strict_json import loads
 from tickwright.ports.reports import Column, PartFacts, Rows

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from typing import Any
 
-from tickwright.capabilities.reports.types.plan import Format, Parameter
+from tickwright.capabilities.reports.plan import Format, Parameter
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import DEPTH_MAX, INT64_MAX, INT64_MIN, shown
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from tickwright.capabilities.reports.plan import Plan
 from tickwright.capabilities.reports.requests.views import PartView
-from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.ports.views import Explanation, Reason, view
 

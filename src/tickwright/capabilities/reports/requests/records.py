@@ -12,14 +12,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tickwright.capabilities.reports.parts.storage import PartStorage
+from tickwright.capabilities.reports.parts.store import PartStorage
+from tickwright.capabilities.reports.plan import Plan
+from tickwright.capabilities.reports.report_types import ReportTypes
 from tickwright.capabilities.reports.requests.conditions import normalise, query_key
 from tickwright.capabilities.reports.requests.explain import explain, timeline
-from tickwright.capabilities.reports.requests.messages import AnnouncedStage, Routes, announce_stage, served_by
-from tickwright.capabilities.reports.requests.store import SQL, RecordsStore
+from tickwright.capabilities.reports.requests.store import (
+    SQL,
+    AnnouncedStage,
+    RecordsStore,
+    Routes,
+    announce_stage,
+    served_by,
+)
 from tickwright.capabilities.reports.requests.views import ReportDetail, ReportRequestBody, ReportView, RequestedReport
-from tickwright.capabilities.reports.types.plan import Plan
-from tickwright.capabilities.reports.types.report_types import ReportTypes
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.strict_json import shown
 from tickwright.domain.time_texts import parse_duration

@@ -1,6 +1,6 @@
 """Requests and answers of the REST API and of ``--json``: reports, their files, and parts that services deliver.
 
-:mod:`tickwright.capabilities.reports.types.schema` reads report types.
+:mod:`tickwright.capabilities.reports.schema` reads report types.
 """
 
 from datetime import datetime
@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from tickwright.capabilities.reports.types.plan import Format
+from tickwright.capabilities.reports.plan import Format
 from tickwright.ports.views import Link, UserData
 
 Name = Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -272,3 +272,35 @@ class RefusedPart(msgspec.Struct, kw_only=True):
     listener: str
     epoch: int
     already: bool
+
+
+# ---------------------------------------------------------------------- dead letters
+
+
+class DeadCallView(msgspec.Struct, UserData, kw_only=True):
+    """A dead-lettered call.
+
+    Attributes:
+        id: Of the message; ``null`` if it has none, and then only ``all`` requeues it.
+        listener: The listener whose queue it was in.
+        report_id: ``null`` if the body cannot be read.
+        reason: A code; ``delivery_limit``, ``rejected`` or ``expired`` if RabbitMQ dead-lettered it.
+        body: At most 64 KiB, escaped.
+    """
+
+    USER_DATA: ClassVar[tuple[str, ...]] = ("body",)
+    id: str | None
+    listener: str | None
+    report_id: int | None
+    reason: str
+    error_message: str
+    died_at: datetime | None
+    body: str | None
+    payload_hidden: bool = False
+
+
+class DeadCallPage(msgspec.Struct):
+    """The oldest dead letters, and the number of all."""
+
+    items: list[DeadCallView]
+    count: int

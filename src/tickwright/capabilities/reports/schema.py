@@ -40,9 +40,9 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from tickwright.capabilities.reports.parts.columns import COLUMNS_MAX, check_type
+from tickwright.capabilities.reports.parts.values import COLUMNS_MAX, check_type
+from tickwright.capabilities.reports.plan import Format, Listener, Parameter, ParameterType, Plan
 from tickwright.capabilities.reports.requests.conditions import read_condition
-from tickwright.capabilities.reports.types.plan import Format, Listener, Parameter, ParameterType, Plan
 from tickwright.domain.errors import Rejected
 from tickwright.domain.time_texts import format_duration
 from tickwright.domain.wording import Reader, bad, flag, lasting, one_of, read_fields, whole

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from tickwright.capabilities.reports.merge.sandbox import sql_checks
+from tickwright.capabilities.reports.plan import Plan
 from tickwright.capabilities.reports.requests.views import ReportTypeDetail, ReportTypeView, StoredReportType
-from tickwright.capabilities.reports.types.plan import Plan
-from tickwright.capabilities.reports.types.schema import check_definition, definition_of
+from tickwright.capabilities.reports.schema import check_definition, definition_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import shown
 from tickwright.ports.caller import Caller

@@ -12,11 +12,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from tickwright.capabilities.reports.dead_letters import STRUCTS as DEAD_STRUCTS
-from tickwright.capabilities.reports.dead_letters import add_dead_calls
-from tickwright.capabilities.reports.files import OpenFile
 from tickwright.capabilities.reports.requests.records import ReportQuery
 from tickwright.capabilities.reports.requests.views import (
+    DeadCallPage,
+    DeadCallView,
     DeliveredPart,
     PartRefusal,
     PartView,
@@ -31,10 +30,12 @@ from tickwright.capabilities.reports.requests.views import (
     ServicePart,
     StoredReportType,
 )
-from tickwright.capabilities.reports.service import ReportsService
+from tickwright.capabilities.reports.service import CONTENT_TYPES, DEAD_CALLS, OpenFile, ReportsService
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Caller, Role
+from tickwright.ports.task_queue import DeadMessagesRequest, DeadMessagesRequeued
 from tickwright.ports.views import Explanation, Page, sees
+from tickwright.rest.dead_letters import Operation, add_dead_letters
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import NDJSON, Cursor, Id, Limit, answer, answers, takes
 
@@ -138,23 +139,11 @@ Status = Literal["pending", "querying", "merging", "finished", "failed", "cancel
 ListenerName = Annotated[str, Path(min_length=1, max_length=50)]
 Epoch = Annotated[int, Query(ge=1, le=2**31 - 1, description="As the service was asked")]
 Filter = Annotated[str | None, Query(min_length=1, max_length=200)]
-RECORD_STRUCTS: tuple[Any, ...] = (
-    DeliveredPart, Explanation, Page[ReportView], PartRefusal, PartView, RefusedPart, ReportDetail, ReportFile,
-    ReportRequestBody, ReportView, RequestedReport, ServicePart,
-)  # fmt: skip
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _TAGS: Any = ["reports"]
 
 
-def record_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None:
-    """Add every route of records, below ``/v1``."""
-    _requesting(router, service, gate)
-    _looking(router, service, gate)
-    _files(router, service, gate)
-    _delivering(router, service, gate)
-
-
-def _requesting(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+def _request_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
     records = service.records
     asked = {**answers(RequestedReport, 201, 200), **takes(ReportRequestBody)}
@@ -179,7 +168,7 @@ def _requesting(router: APIRouter, service: ReportsService, gate: Gate) -> None:
         return answer(await records.cancel(report_id, caller=caller))
 
 
-def _looking(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+def _read_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None:
     viewer = [Depends(gate.allow(Role.VIEWER))]
 
     @router.get("/v1/reports", tags=_TAGS, dependencies=viewer, **answers(Page[ReportView]))
@@ -206,9 +195,9 @@ def _looking(router: APIRouter, service: ReportsService, gate: Gate) -> None:
         return answer(await service.records.explain(report_id))
 
 
-def _files(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+def _file_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None:
     viewer = [Depends(gate.allow(Role.VIEWER))]
-    bytes_of = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in _FILE_TYPES}
+    bytes_of = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in CONTENT_TYPES.values()}
     linked = answers(ReportFile)
     linked["responses"][307] = {"description": "The link, in Location"}
 
@@ -245,7 +234,6 @@ def _files(router: APIRouter, service: ReportsService, gate: Gate) -> None:
 
 
 _DELIVER = "reports:deliver"
-_FILE_TYPES = ("text/csv; charset=utf-8", "application/vnd.apache.parquet")
 
 
 def _check_sees(what: str) -> None:
@@ -259,7 +247,7 @@ def _wants_json(request: Request) -> bool:
     return kinds[0] == "application/json"
 
 
-def _delivering(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+def _delivery_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, _DELIVER))]
     deliveries = service.deliveries
     lines: dict[str, Any] = {
@@ -308,20 +296,38 @@ def _delivering(router: APIRouter, service: ReportsService, gate: Gate) -> None:
 
 Name = Annotated[str, Path(min_length=1, max_length=50)]
 STRUCTS: tuple[Any, ...] = (
-    Page[ReportTypeView], ReportTypeDetail, ReportTypeView, StoredReportType, *DEAD_STRUCTS, *RECORD_STRUCTS,
+    Page[ReportTypeView], ReportTypeDetail, ReportTypeView, StoredReportType, DeadCallPage, DeadCallView,
+    DeadMessagesRequest, DeadMessagesRequeued, DeliveredPart, Explanation, Page[ReportView], PartRefusal, PartView,
+    RefusedPart, ReportDetail, ReportFile, ReportRequestBody, ReportView, RequestedReport, ServicePart,
 )  # fmt: skip
 
 
 def report_routes(service: ReportsService, gate: Gate) -> APIRouter:
     """Return every route of this capability, below ``/v1``."""
     router = APIRouter()
-    _types(router, service, gate)
-    record_routes(router, service, gate)
-    add_dead_calls(router, service.dead_calls, gate)
+    for add_routes in (_type_routes, _request_routes, _read_routes, _file_routes, _delivery_routes):
+        add_routes(router, service, gate)
+    add_dead_letters(
+        router,
+        service.dead_calls,
+        gate,
+        kind=DEAD_CALLS.name,
+        page=DeadCallPage,
+        filter_by=DEAD_CALLS.filter,
+        listing=Operation(
+            "list_dead_calls",
+            "List calls of reports that were given up, the oldest first. RabbitMQ keeps them for a week.",
+        ),
+        requeuing=Operation(
+            "requeue_dead_calls",
+            "Put them back to their listeners, the oldest first, at most 1,000 a call; ids among the oldest 10,000."
+            "\n\nA call of a report that is over, or of a part that is there, is dropped when it is read again.",
+        ),
+    )
     return router
 
 
-def _types(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+def _type_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None:
     viewer = [Depends(gate.allow(Role.VIEWER))]
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
     types = service.types

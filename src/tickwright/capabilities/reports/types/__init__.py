@@ -1,1 +1,0 @@
-"""Report types: their schema, their checks and their frozen plan."""
