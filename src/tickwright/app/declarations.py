@@ -21,8 +21,7 @@ from tickwright.capabilities.polling.partners import read_partner
 from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport, ListenerRegistry, ReportRegistry
 from tickwright.capabilities.reports.handlers import Function as ListenerFunction
 from tickwright.capabilities.reports.schema import check_definition, read_listener
-from tickwright.domain.errors import Rejected
-from tickwright.domain.functions import takes_one
+from tickwright.domain.errors import Rejected, takes_one
 from tickwright.domain.retries import RetryPolicy
 from tickwright.plugin import Registrations
 

@@ -40,8 +40,7 @@ from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked
-from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.domain.functions import storable
+from tickwright.domain.errors import Rejected, Unavailable, storable
 from tickwright.domain.targets import PythonTarget, WebTarget, parse_target
 from tickwright.domain.traceparent import NAME
 from tickwright.observe import traces

@@ -1,13 +1,9 @@
 """Which network addresses a callback may reach: the rule against server-side request forgery.
 
 A user chooses a destination, but the connection starts inside our network, where loopback, private services and a
-cloud's metadata endpoint answer every caller. So the connected address is checked, never the name. Rules on plain
-values:
-
-* a public address is reached by TLS only (``https``, ``wss``),
-* an address of the allow list is reached by TLS and in plain text,
-* everything else is blocked, and the answer names a class (``loopback``, ``private``, …), never
-  the address, so that callbacks cannot be used to explore a private zone of the DNS.
+cloud's metadata endpoint answer every caller. So the connected address is checked, never the name. A public address is
+reached by TLS only, one of the allow list also in plain text. Everything else is blocked, and the answer names a class
+(``loopback``, ``private``, …), never the address, so that callbacks cannot explore a private zone of the DNS.
 
 Python's ``is_global`` alone would allow NAT64 and 6to4 addresses that lead to loopback, multicast, and the host address
 of Azure; so this module has its own tables, from the registries of IANA.
@@ -101,7 +97,12 @@ class AllowList:
 
 
 def _entry(text: str) -> AllowEntry:
-    network, port = _split_port(text)
+    network, port = text, None
+    if text.startswith("["):
+        network, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") if rest else None
+    elif text.count(":") == 1:
+        network, _, port = text.partition(":")
     message = f"{text!r} is no entry of an allow list; write 10.0.0.0/8, 10.1.2.3:8080 or [fd00::/8]:443."
     if port is not None and not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise Rejected("invalid_allow_list", message)
@@ -109,16 +110,6 @@ def _entry(text: str) -> AllowEntry:
         return AllowEntry(ip_network(network), None if port is None else int(port))
     except ValueError:
         raise Rejected("invalid_allow_list", message) from None
-
-
-def _split_port(text: str) -> tuple[str, str | None]:
-    if text.startswith("["):
-        network, _, rest = text[1:].partition("]")
-        return network, rest.removeprefix(":") if rest else None
-    if text.count(":") == 1:
-        network, _, port = text.partition(":")
-        return network, port
-    return text, None
 
 
 def _unmapped(address: Address) -> Address:
@@ -145,17 +136,10 @@ def block_reason(address: Address) -> str | None:
 
 
 def refusal(address: Address, port: int, *, tls: bool, allow: AllowList) -> str | None:
-    """Return why this address must not be connected to, or ``None`` if it may.
-
-    Returns:
-        A class such as ``private`` or ``plain_text`` (public, but without TLS); never the address.
-    """
+    """Return why this address must not be connected to: a class such as ``private``, or ``plain_text``: without TLS."""
     if allow.entries and allow.allows(address, port):
         return None
-    reason = block_reason(address)
-    if reason is not None:
-        return reason
-    return None if tls else "plain_text"
+    return block_reason(address) or (None if tls else "plain_text")
 
 
 def refusal_unasked(literal: Address | None, port: int, *, tls: bool, allow: AllowList) -> str | None:
@@ -171,5 +155,4 @@ def refusal_of_all(addresses: Iterable[Address], port: int, *, tls: bool, allow:
     One blocked address among public ones refuses the whole name: a rebinding attack has such mixed answers, and the
     resolver does not choose which address is connected to.
     """
-    reasons = (refusal(address, port, tls=tls, allow=allow) for address in addresses)
-    return next((reason for reason in reasons if reason is not None), None)
+    return next(filter(None, (refusal(address, port, tls=tls, allow=allow) for address in addresses)), None)

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+Network = IPv4Network | IPv6Network
 NAMES_SEEN_MAX = 1_000
+_CLIENT_BITS = 64  # of an IPv6 address; a client has many addresses in its network
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(?::[0-9]{1,5})?")
 _LISTED = re.compile(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
@@ -32,10 +34,9 @@ class Hosts:
     """The accepted values of ``Host``: ``names`` from ``parse_hosts``, and this machine's own."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        listed = set(names)
-        self._all = "*" in listed
-        self._ends = tuple(name[1:] for name in listed if name.startswith("*."))
-        self._names = listed
+        self._names = set(names)
+        self._all = "*" in self._names
+        self._ends = tuple(name[1:] for name in self._names if name.startswith("*."))
         self._seen: dict[bytes, bool] = {}
 
     def allow(self, host: bytes) -> bool:
@@ -44,10 +45,10 @@ class Hosts:
         if found is None:
             if len(self._seen) >= NAMES_SEEN_MAX:
                 self._seen.clear()
-            found = self._seen[host] = self._judge(host.decode("latin-1").lower())
+            found = self._seen[host] = self._is_accepted(host.decode("latin-1").lower())
         return found
 
-    def _judge(self, host: str) -> bool:
+    def _is_accepted(self, host: str) -> bool:
         parts = _HOST.fullmatch(host)
         if parts is None:
             return False
@@ -65,10 +66,6 @@ def _is_address(text: str) -> bool:
     return True
 
 
-_NEIGHBOURS_BITS = 64
-Network = IPv4Network | IPv6Network
-
-
 def parse_networks(text: str) -> tuple[Network, ...]:
     """Read a list of networks with commas, such as ``10.0.0.0/8, 127.0.0.1``.
 
@@ -83,7 +80,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 @lru_cache(4096)
 def client_of(text: str) -> str:
-    """Return the identity of a client: its address, or its IPv6 network, since a client has many addresses there."""
+    """Return the identity of a client: its address, or its IPv6 network."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -92,7 +89,7 @@ def client_of(text: str) -> str:
         return text
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
-    return str(IPv6Network((int(address), _NEIGHBOURS_BITS), strict=False).network_address)
+    return str(IPv6Network((int(address), _CLIENT_BITS), strict=False).network_address)
 
 
 @lru_cache(4096)

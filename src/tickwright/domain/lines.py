@@ -10,7 +10,6 @@ from tickwright.domain.errors import Rejected, TickwrightError
 
 LINE_BYTES_MAX = 262_144
 REJECTS_SHOWN_MAX = 1_000
-
 T = TypeVar("T")
 
 
@@ -64,7 +63,7 @@ class LineSplitter:
         if not lines:
             return
         *whole, rest = lines
-        yield self._taken()
+        yield self._take()
         for line in whole:
             yield line if len(line) <= LINE_BYTES_MAX else None
         self._keep(rest)
@@ -72,7 +71,7 @@ class LineSplitter:
     def end(self) -> Iterator[bytes | None]:
         """Yield a last line without a line end."""
         if self._kept or self._dropping:
-            yield self._taken()
+            yield self._take()
 
     def _keep(self, part: bytes) -> None:
         if not self._dropping:
@@ -81,31 +80,21 @@ class LineSplitter:
         if self._dropping:
             self._kept.clear()
 
-    def _taken(self) -> bytes | None:
+    def _take(self) -> bytes | None:
         line = None if self._dropping else bytes(self._kept)
         self._kept.clear()
         self._dropping = False
         return line
 
 
-def text_of_row(line: bytes) -> str:
-    """Return a line of a CSV file as text, without its line end.
-
-    Raises:
-        Rejected: ``invalid_csv`` (400): not UTF-8. Permanent.
-    """
+def _text_of(line: bytes) -> str:
     try:
         return line.decode().removesuffix("\r")
     except UnicodeDecodeError:
         raise Rejected("invalid_csv", "not UTF-8", status=400) from None
 
 
-def cells_of_row(text: str) -> list[str]:
-    """Return the cells of a CSV row; quoted cells contain no line end.
-
-    Raises:
-        Rejected: ``invalid_csv`` (400). Permanent.
-    """
+def _cells_of(text: str) -> list[str]:
     if '"' not in text:
         return text.split(",")
     try:
@@ -117,15 +106,18 @@ def cells_of_row(text: str) -> list[str]:
 def csv_reader(
     read_columns: Callable[[str], tuple[str, ...]], read_row: Callable[[tuple[str, ...], list[str]], T]
 ) -> Callable[[bytes], T | None]:
-    """Return a reader of CSV lines: ``read_columns`` checks the first one, ``read_row`` converts the others."""
+    """Return a reader of CSV lines: ``read_columns`` checks the first one, ``read_row`` converts the others.
+
+    Quoted cells contain no line end. It raises ``invalid_csv`` (400, permanent) for a line that is not a row of UTF-8.
+    """
     columns: tuple[str, ...] = ()
 
     def read(line: bytes) -> T | None:
         nonlocal columns
-        text = text_of_row(line)
+        text = _text_of(line)
         if not columns:
             columns = read_columns(text)
             return None
-        return read_row(columns, cells_of_row(text))
+        return read_row(columns, _cells_of(text))
 
     return read

@@ -1,4 +1,4 @@
-"""Addresses and headers as viewers see them. Pure.
+"""Addresses and headers as viewers see them.
 
 A path, a query or the user of a URL may be a secret, so only the host is shown. Of a header, references are shown,
 because they are names; a plain value is shown only for headers that never contain a secret.
@@ -50,11 +50,11 @@ def masked_address(text: str) -> str:
 
 def masked_text(text: str) -> str:
     """Return a text, such as an error, with only the hosts of its URLs."""
-    return _IN_TEXT.sub(_masked_url, text) if _may_name_an_address(text) else text
 
+    def masked(found: re.Match[str]) -> str:
+        return f"://{MASK}" if _may_hide_a_user(found[1]) else masked_address(f"x://{unescaped(found[1])}")[1:]
 
-def _masked_url(found: re.Match[str]) -> str:
-    return f"://{MASK}" if _may_hide_a_user(found[1]) else masked_address(f"x://{unescaped(found[1])}")[1:]
+    return _IN_TEXT.sub(masked, text) if _may_name_an_address(text) else text
 
 
 def _may_hide_a_user(address: str) -> bool:
@@ -93,9 +93,8 @@ def masked_urls(document: Any, *, named: bool = False) -> Any:
     ``named`` is true below a name of an address, where an address needs no scheme.
     """
     if isinstance(document, Mapping):
-        return {
-            masked_text(name): masked_urls(item, named=named or names_address(name)) for name, item in document.items()
-        }
+        items = document.items()
+        return {masked_text(name): masked_urls(item, named=named or names_address(name)) for name, item in items}
     if isinstance(document, list):
         return [masked_urls(item, named=named) for item in document]
     return _masked_leaf(document, named) if isinstance(document, str) else document
@@ -107,7 +106,14 @@ def read_json(text: str) -> Any:
     Raises:
         RecursionError: It is nested deeper than the API accepts.
     """
-    return json.loads(text, parse_float=_number, parse_int=_whole)
+
+    def number(digits: str) -> float | str:
+        return value if math.isfinite(value := float(digits)) else digits
+
+    def whole(digits: str) -> int | str:
+        return int(digits) if len(digits) <= DIGITS_MAX else digits
+
+    return json.loads(text, parse_float=number, parse_int=whole)
 
 
 def masked_json(text: str) -> str:
@@ -118,15 +124,6 @@ def masked_json(text: str) -> str:
         return text if shown == document else json.dumps(shown, ensure_ascii=False)
     except RecursionError:  # nested too deep to be checked for addresses
         return json.dumps({MASK: MASK})
-
-
-def _whole(text: str) -> int | str:
-    return int(text) if len(text) <= DIGITS_MAX else text
-
-
-def _number(text: str) -> float | str:
-    number = float(text)
-    return number if math.isfinite(number) else text
 
 
 def _masked_leaf(text: str, named: bool) -> str:
@@ -152,12 +149,9 @@ def masked_http(table: Any) -> Any:
         shown["url"] = masked_address(shown["url"])
     if "headers" in shown:
         headers = shown["headers"]
-        shown["headers"] = _headers(headers) if isinstance(headers, Mapping) else MASK
+        is_table = isinstance(headers, Mapping)
+        shown["headers"] = {k: v if _is_shown(k, v) else MASK for k, v in headers.items()} if is_table else MASK
     return shown
-
-
-def _headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if _is_shown(name, value) else MASK for name, value in headers.items()}
 
 
 def _is_shown(name: str, value: Any) -> bool:

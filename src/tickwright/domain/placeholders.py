@@ -7,6 +7,7 @@ directly after a word, a digit, a quote or a closing bracket begins no name: wri
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from tickwright.domain.errors import Rejected
@@ -70,9 +71,13 @@ def find_places(sql: str) -> list[Place]:
             at = _behind_comment(sql, at)
         elif token["name"]:
             places.append(Place(token["name"], token.start(), at, _TESTED.match(sql, at) is not None))
-        elif token["number"]:
-            raise Rejected("invalid_sql", f"write a value as :name, not as ${token['number']}")
+        _refuse_number(token)
     return places
+
+
+def _refuse_number(token: re.Match[str]) -> None:
+    if token["number"]:
+        raise Rejected("invalid_sql", f"write a value as :name, not as ${token['number']}")
 
 
 def _behind_comment(sql: str, at: int) -> int:
@@ -93,8 +98,7 @@ def bare(sql: str) -> str:
     while (token := _TOKEN.search(sql, at)) is not None:
         text = token[0]
         end = _behind_comment(sql, token.end()) if token["comment"] else token.end()
-        if token["number"]:
-            raise Rejected("invalid_sql", f"write a value as :name, not as ${token['number']}")
+        _refuse_number(token)
         quoted = text[0] in "'\"-/$" or text[:2] in {"e'", "E'"}
         if quoted and not _is_closed(sql[token.start() : end]):
             raise Rejected("invalid_sql", "a quote or a comment has no end")
@@ -116,18 +120,10 @@ def one_query(sql: str) -> str:
         raise Rejected("invalid_sql", "write one query, which begins with select or with")
     if ";" in text:
         raise Rejected("invalid_sql", "write one query; there is something behind a semicolon")
-    if not _is_balanced(text):
+    depths = [*accumulate((character == "(") - (character == ")") for character in text)]
+    if min(depths) < 0 or depths[-1]:
         raise Rejected("invalid_sql", "its parentheses do not match")
     return query
-
-
-def _is_balanced(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if depth < 0:
-            return False
-    return depth == 0
 
 
 def _is_closed(token: str) -> bool:
@@ -136,7 +132,8 @@ def _is_closed(token: str) -> bool:
     if token.startswith("/*"):
         return token.endswith("*/") and token.count("/*") == token.count("*/") and len(token) > len("/*/")
     if token.startswith("$"):
-        return token.endswith(token[: token.index("$", 1) + 1]) and token.count(token[: token.index("$", 1) + 1]) > 1
+        tag = token[: token.index("$", 1) + 1]
+        return token.endswith(tag) and token.count(tag) > 1
     return len(token.lstrip("eE")) > 1 and token.endswith(token.lstrip("eE")[0])
 
 

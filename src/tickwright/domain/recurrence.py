@@ -64,11 +64,9 @@ class Cron:
 
     def __init__(self, sim: CronSim) -> None:
         self._sim = sim
-        self._times = [
-            hour * HOUR_US + minute * MINUTE_US for hour in sorted(sim.hours) for minute in sorted(sim.minutes)
-        ]
         minutes = sorted(sim.minutes)
-        steps = [later - one for one, later in zip(minutes, [*minutes[1:], minutes[0] + 60], strict=True)]
+        self._times = [hour * HOUR_US + minute * MINUTE_US for hour in sorted(sim.hours) for minute in minutes]
+        steps = [later - minute for minute, later in zip(minutes, [*minutes[1:], minutes[0] + 60], strict=True)]
         self.unit_us = min(steps) * MINUTE_US if len(sim.hours) == 24 else DAY_US
 
     def first(self, wall: int) -> int | None:
@@ -121,11 +119,8 @@ def parse_cron(text: str) -> Cron:
     if len(fields) != len(FIELDS):
         names = ", ".join(ALIASES)
         raise _refused(f"write five fields, such as 0 9 * * 1-5 ({' '.join(FIELDS)}), or one of {names}")
-    for place, field in enumerate(fields, start=1):
-        alone = ["*"] * len(FIELDS)
-        alone[place - 1] = field
-        if _read(" ".join(alone)) is None:
-            name = FIELDS[place - 1]
+    for place, (field, name) in enumerate(zip(fields, FIELDS, strict=True), start=1):
+        if _read(" ".join(["*"] * (place - 1) + [field] + ["*"] * (len(FIELDS) - place))) is None:
             raise _refused(f"field {place}, {name}: {field[:40]!r} is none", place=place, name=name)
     sim = _read(" ".join(fields))
     cron = None if sim is None else Cron(sim)
@@ -155,13 +150,7 @@ _NO_ANCHOR = -HORIZON_US
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Occurrences between two instants.
-
-    Attributes:
-        count: All of them, exactly.
-        oldest: The first of them.
-        slots: The requested number of the newest, in order.
-    """
+    """Occurrences between two instants: how many, the first, and the requested number of the newest, in order."""
 
     count: int
     oldest: datetime | None
@@ -196,8 +185,7 @@ class Recurrence:
 
     def __post_init__(self) -> None:
         zone_of(self.time_zone)
-        _check_first(self.first_at)
-        _check_unit(self)
+        _check(self)
         if self.cron is not None:
             parse_cron(self.cron)
 
@@ -239,28 +227,26 @@ class Recurrence:
         return Series(_Steps(begins, self.unit * _STEPS_US[self.unit_type]), self.time_zone, anchor)
 
 
-def _check_first(first_at: datetime | None) -> None:
-    if first_at is None:
+def _check(terms: Recurrence) -> None:
+    first_at, unit, unit_type, problem = terms.first_at, terms.unit, terms.unit_type, ""
+    if first_at is not None and first_at.utcoffset() is None:
+        problem = "the first run needs its offset, such as 2030-01-31T09:00:00Z"
+    elif first_at is not None and not 0 <= instant_us(first_at) < HORIZON_US:
+        problem = f"the first run: from {YEAR_MIN} to {YEAR_MAX}"
+    elif unit is None and unit_type is None:
         return
-    if first_at.utcoffset() is None:
-        raise Rejected("invalid_recurrence", "the first run needs its offset, such as 2030-01-31T09:00:00Z")
-    if not 0 <= instant_us(first_at) < HORIZON_US:
-        raise Rejected("invalid_recurrence", f"the first run: from {YEAR_MIN} to {YEAR_MAX}")
-
-
-def _check_unit(terms: Recurrence) -> None:
-    if terms.unit is None and terms.unit_type is None:
-        return
-    if terms.unit is None or terms.unit_type is None:
-        raise Rejected("invalid_recurrence", "a unit and its type belong together, such as 6 HOURS")
-    if terms.cron is not None:
-        raise Rejected("invalid_recurrence", "either a unit or a cron expression, not both")
-    if terms.first_at is None:
-        raise Rejected("invalid_recurrence", "units count from the first run: say when that is")
-    if terms.unit_type not in get_args(UnitType):
-        raise Rejected("invalid_recurrence", f"unit type: {', '.join(get_args(UnitType))}")
-    if type(terms.unit) is not int or not 1 <= terms.unit <= UNIT_MAX:
-        raise Rejected("invalid_recurrence", f"unit: 1 to {UNIT_MAX:,}")
+    elif unit is None or unit_type is None:
+        problem = "a unit and its type belong together, such as 6 HOURS"
+    elif terms.cron is not None:
+        problem = "either a unit or a cron expression, not both"
+    elif first_at is None:
+        problem = "units count from the first run: say when that is"
+    elif unit_type not in get_args(UnitType):
+        problem = f"unit type: {', '.join(get_args(UnitType))}"
+    elif type(unit) is not int or not 1 <= unit <= UNIT_MAX:
+        problem = f"unit: 1 to {UNIT_MAX:,}"
+    if problem:
+        raise Rejected("invalid_recurrence", problem)
 
 
 class _Numbered(Protocol):

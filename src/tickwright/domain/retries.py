@@ -1,7 +1,6 @@
 """When a failed attempt is retried: exponential back-off with full jitter, and ``Retry-After``.
 
-Pure: the random number is an argument. A wait that a receiver (``Retry-After``) or a handler requests can lengthen the
-wait of the policy, never shorten it. A receiver's request counts up to an hour, a handler's up to ten years.
+A wait that a receiver (``Retry-After``) or a handler requests can lengthen the wait of the policy, never shorten it.
 Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
 
@@ -11,11 +10,10 @@ from email.utils import parsedate_to_datetime
 
 RETRY_AFTER_MAX = timedelta(hours=1)
 """The longest wait that a receiver can request; a longer one may be a mistake."""
-
 WAIT_MAX = timedelta(days=3660)
 """The longest wait that a handler can request."""
-
 DELAY_MIN = timedelta(milliseconds=100)
+_HEADER_CHARS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,7 @@ class RetryPolicy:
             RTY-2: never below ``retry_after``, which itself counts at most 3660 days.
         """
         jittered = timedelta(seconds=self.ceiling_s(attempt) * unit)
-        asked = min(retry_after or timedelta(), WAIT_MAX)
-        return max(jittered, asked, DELAY_MIN)
+        return max(jittered, min(retry_after or timedelta(), WAIT_MAX), DELAY_MIN)
 
 
 def within_an_hour(retry_after: timedelta | None) -> timedelta | None:
@@ -55,17 +52,12 @@ def within_an_hour(retry_after: timedelta | None) -> timedelta | None:
     return None if retry_after is None else min(retry_after, RETRY_AFTER_MAX)
 
 
-_HEADER_CHARS_MAX = 64
-
-
 def parse_retry_after(value: str | None, *, now_unix_s: int, most: timedelta) -> timedelta | None:
     """Return how long to wait, 0 to ``most``; ``None`` for a missing or invalid header.
 
     The header is seconds or a date, which is compared with ``now_unix_s``; see :func:`answered_at`.
     """
-    if value is None or len(value) > _HEADER_CHARS_MAX:
-        return None
-    text = value.strip()
+    text = "" if value is None or len(value) > _HEADER_CHARS_MAX else value.strip()
     if text.isascii() and text.isdigit():
         return most if int(text) >= most.total_seconds() else timedelta(seconds=int(text))
     at = _date(text)

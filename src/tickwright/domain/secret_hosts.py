@@ -26,7 +26,7 @@ _TLS = frozenset({"https", "wss"})
 _PORTS: Mapping[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~%!$&'()*+,;=:@\[\]-]*)(?=[/?#]|\Z)")
 """Begins at the start of a word: otherwise a long word takes quadratic time."""
-_LOOKS_LIKE_ONE = re.compile(r"://|\A\s*(?:(?:https?|wss?):|[/\\]{2})", re.IGNORECASE)
+_RESEMBLES_URL = re.compile(r"://|\A\s*(?:(?:https?|wss?):|[/\\]{2})", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 """URL parsers drop some of these, before a text and within it."""
 _ADDRESS_NAME = re.compile(
@@ -35,6 +35,7 @@ _ADDRESS_NAME = re.compile(
 )
 _HOST_NAME = re.compile(r"(?:host|hostname|url|uri|endpoint)\Z")
 _WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_PORT = re.compile(r":[0-9]+\Z")
 _SQUEEZED = re.compile("[^a-z]")
 _IN_A_HOST = re.compile(r"\.|:[0-9]|\[")
 
@@ -83,15 +84,14 @@ def parse_hosts(text: str) -> tuple[HostRule, ...]:
 
 
 def _rule(entry: str) -> HostRule:
-    text, plain = entry.removeprefix(PLAIN), entry.startswith(PLAIN)
-    suffix = text.startswith("*.")
+    text, suffix = entry.removeprefix(PLAIN), entry.removeprefix(PLAIN).startswith("*.")
     try:
         target = _host(text.removeprefix("*."))
     except Rejected:
         remedy = "write HOST, HOST:PORT, *.DOMAIN, or http://HOST for one without TLS"
         raise Rejected("invalid_secret_hosts", f"{entry[:80]!r} is no host of a secret; {remedy}") from None
-    port = target.port if re.search(r":[0-9]+\Z", text) else None
-    return HostRule(f".{target.host}" if suffix else target.host, port, plain, suffix)
+    port = target.port if _PORT.search(text) else None
+    return HostRule(f".{target.host}" if suffix else target.host, port, entry.startswith(PLAIN), suffix)
 
 
 def _host(authority: str) -> WebTarget:
@@ -107,8 +107,7 @@ def destination_of(url: str) -> Destination:
     Raises:
         Rejected: ``secret_host_unknown``. Permanent.
     """
-    found = [*_in_text(url, "the address")]
-    if len(found) != 1:
+    if len(found := [*_in_text(url, "the address")]) != 1:
         raise _unknown("the address")
     return found[0]
 
@@ -125,11 +124,9 @@ def destinations_of(document: Any) -> tuple[Destination, ...]:
     """
     found = dict.fromkeys(_in_document(document, "", _Named.NO))
     if not found:
-        raise Rejected(
-            "secret_host_unknown",
-            "the document names no address, so there is no host that its secret is bound to; write the url into it, "
-            "or name it where the secret is put in: task.resolve(document, to=url)",
-        )
+        text = "the document names no address, so there is no host that its secret is bound to; write the url into it, "
+        text += "or name it where the secret is put in: task.resolve(document, to=url)"
+        raise Rejected("secret_host_unknown", text)
     return tuple(found)
 
 
@@ -164,42 +161,35 @@ def _in_document(value: Any, pointer: str, named: _Named) -> Iterator[Destinatio
         yield from _in_text(value, pointer, named)
 
 
-def _looks_like_a_host(text: str) -> bool:
-    return _IN_A_HOST.search(text) is not None and len(text.split()) == 1
-
-
 def _in_text(text: str, pointer: str, named: _Named = _Named.NO) -> Iterator[Destination]:
     plain = REFERENCE.sub("x", text)
     found, bare = [*_URL.finditer(plain)], _CONTROL.sub("", plain)
     if len(found) != plain.count("://") or (found and ("\\" in plain or bare != plain)):
         raise _unknown(pointer)
-    if not found and _LOOKS_LIKE_ONE.search(bare):
+    if not found and _RESEMBLES_URL.search(bare):
         raise _unknown(pointer)
     for scheme, authority in (match.groups() for match in found):
         yield _destination(scheme.lower(), authority, pointer)
     if not plain or found or plain.startswith("/"):
         return
     authority = re.split("[/?#]", plain, maxsplit=1)[0]
-    if named is _Named.YES or (named is _Named.MAYBE and _looks_like_a_host(authority)):
+    resembles_host = _IN_A_HOST.search(authority) is not None and len(authority.split()) == 1
+    if named is _Named.YES or (named is _Named.MAYBE and resembles_host):
         yield _destination("", authority, pointer)
 
 
 def _destination(scheme: str, authority: str, pointer: str) -> Destination:
-    _, at, behind = authority.rpartition("@")
     if authority.count("@") > 1:
         raise _unknown(pointer)
-    host = behind if at else authority
+    host = authority.rpartition("@")[2]
     try:
         target = _host(host)
     except Rejected:
         raise _unknown(pointer) from None
-    port = target.port if re.search(r":[0-9]+\Z", host) else _PORTS.get(scheme)
+    port = target.port if _PORT.search(host) else _PORTS.get(scheme)
     return Destination(target.host, port, scheme in _TLS or not scheme, target.literal)
 
 
 def _unknown(pointer: str) -> Rejected:
-    return Rejected(
-        "secret_host_unknown",
-        f"{pointer[:300]} looks like an address and cannot be read as one, so no secret is put in; "
-        "write https://HOST[:PORT]/PATH",
-    )
+    text = f"{pointer[:300]} looks like an address and cannot be read as one, so no secret is put in"
+    return Rejected("secret_host_unknown", f"{text}; write https://HOST[:PORT]/PATH")

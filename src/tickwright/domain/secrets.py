@@ -35,20 +35,17 @@ _ALIKE = str.maketrans("+\n\r\t\b\f\v\a\0", " nrtbfva0") | dict(
 )
 """An escaped line break is an n without its backslash; ``+`` may be a blank; a byte that is not UTF-8 is Latin-1."""
 
-Places = Iterator[tuple[int, int]]
+Spans = Iterator[tuple[int, int]]
 
 
 def spellings(secret: str) -> set[str]:
     """Return the texts that :func:`mask_secrets` searches: a secret, its Base64, and both without escapes."""
     plain = secret.encode("utf-8", "surrogateescape")
     encoded = [encode(plain).decode() for encode in (b64encode, urlsafe_b64encode)]
-    whole = {secret, *encoded, *(one.rstrip("=") for one in encoded)}
-    return whole | {short for one in whole if _says_enough(short := _Plain(one).text, one)}
-
-
-def _says_enough(short: str, whole: str) -> bool:
-    """Return false for the remainder of a secret of blanks or backslashes: it would be found everywhere."""
-    return len(short.strip()) >= min(_CHARS_MIN, len(whole))
+    whole = {secret, *encoded, *(text.rstrip("=") for text in encoded)}
+    plain_texts = ((_Plain(text).text, len(text)) for text in whole)
+    # the remainder of a secret of blanks or backslashes would be found everywhere
+    return whole | {short for short, size in plain_texts if len(short.strip()) >= min(_CHARS_MIN, size)}
 
 
 def mask_secrets(text: str, spelled: Collection[str], *, mask: str = MASK, until: int | None = None) -> str:
@@ -60,7 +57,7 @@ def mask_secrets(text: str, spelled: Collection[str], *, mask: str = MASK, until
     until = len(text) if until is None else until
     shown: list[str] = []
     end = 0
-    for begin, behind in sorted(_places(text, spelled)) if spelled else ():
+    for begin, behind in sorted(_spans(text, spelled)) if spelled else ():
         if begin >= until:
             break
         if begin >= end:
@@ -69,26 +66,26 @@ def mask_secrets(text: str, spelled: Collection[str], *, mask: str = MASK, until
     return "".join([*shown, text[end:until]])
 
 
-def _places(text: str, spelled: Collection[str]) -> Places:
+def _spans(text: str, spelled: Collection[str]) -> Spans:
     yield from _found(text, spelled)
     plain = _Plain(text)
     if plain.text != text:
         yield from ((plain.begin(begin), plain.end(end)) for begin, end in _found(plain.text, spelled))
 
 
-def _found(text: str, spelled: Collection[str]) -> Places:
-    for one in spelled:
-        begin = text.find(one)
+def _found(text: str, spelled: Collection[str]) -> Spans:
+    for spelling in spelled:
+        begin = text.find(spelling)
         while begin >= 0:
-            last = begin  # overlapping or touching ones are one place: a repetitive text has thousands
-            while (again := text.rfind(one, last + 1, last + 2 * len(one))) >= 0:
+            last = begin  # overlapping or touching ones are one span: a repetitive text has thousands
+            while (again := text.rfind(spelling, last + 1, last + 2 * len(spelling))) >= 0:
                 last = again
-            yield begin, last + len(one)
-            begin = text.find(one, last + 1)
+            yield begin, last + len(spelling)
+            begin = text.find(spelling, last + 1)
 
 
 class _Plain:
-    """A text without its escapes, with the original place of each part."""
+    """A text without its escapes, with the original offset of each part."""
 
     def __init__(self, text: str) -> None:
         self._passes: list[list[tuple[int, int, int, int]]] = []
@@ -98,14 +95,14 @@ class _Plain:
         self.text = text.translate(_ALIKE)
 
     def begin(self, at: int) -> int:
-        """Return where the character at this place begins in the text."""
-        return self._there(at)[0]
+        """Return where the character at this offset begins in the text."""
+        return self._original_span(at)[0]
 
     def end(self, at: int) -> int:
-        """Return where the character before this place ends in the text."""
-        return self._there(at - 1)[1]
+        """Return where the character before this offset ends in the text."""
+        return self._original_span(at - 1)[1]
 
-    def _there(self, at: int) -> tuple[int, int]:
+    def _original_span(self, at: int) -> tuple[int, int]:
         first = last = at
         for units in reversed(self._passes):
             first, last = _span(units, first)[0], _span(units, last)[1] - 1
@@ -113,16 +110,16 @@ class _Plain:
 
 
 def _without_escapes(text: str) -> tuple[str, list[tuple[int, int, int, int]]]:
-    """Return the text without escapes, and of each escape its place before and after."""
+    """Return the text without escapes, and of each escape its span after and before."""
     pieces: list[str] = []
     units: list[tuple[int, int, int, int]] = []
     size = end = 0
     for found in _ESCAPE.finditer(text):
-        meant = _meant(found[0])
+        character = _unescaped(found[0])
         begin = size + found.start() - end
-        size = begin + len(meant)
+        size = begin + len(character)
         units.append((begin, size, *found.span()))
-        pieces += (text[end : found.start()], meant)
+        pieces += (text[end : found.start()], character)
         end = found.end()
     return "".join([*pieces, text[end:]]), units
 
@@ -131,11 +128,11 @@ def _span(units: list[tuple[int, int, int, int]], at: int) -> tuple[int, int]:
     before = bisect_right(units, at, key=lambda unit: unit[0]) - 1
     if before < 0:
         return at, at + 1
-    _, end, there, behind = units[before]
-    return (there, behind) if at < end else (behind + at - end, behind + at - end + 1)
+    _, end, original_begin, original_end = units[before]
+    return (original_begin, original_end) if at < end else (original_end + at - end, original_end + at - end + 1)
 
 
-def _meant(escape: str) -> str:
+def _unescaped(escape: str) -> str:
     if escape[0] == "&":
         return unescape(escape)
     if escape[0] in "\"'":
@@ -163,7 +160,7 @@ def resolve_references(document: Any, secrets: Secrets) -> Any:
         Rejected: ``secret_missing``, or the errors of ``secrets``. Retry when the secret is there.
     """
     if isinstance(document, str):
-        return REFERENCE.sub(lambda match: _lookup(match[1] or match[2], secrets), document)
+        return REFERENCE.sub(lambda match: _secret(match[1] or match[2], secrets), document)
     if isinstance(document, Mapping):
         return {key: resolve_references(value, secrets) for key, value in document.items()}
     if isinstance(document, list | tuple):
@@ -171,7 +168,7 @@ def resolve_references(document: Any, secrets: Secrets) -> Any:
     return document
 
 
-def _lookup(name: str, secrets: Secrets) -> str:
+def _secret(name: str, secrets: Secrets) -> str:
     found = secrets(name)
     if found is None:
         raise Rejected("secret_missing", f"there is no variable {name} in the environment")
@@ -179,10 +176,7 @@ def _lookup(name: str, secrets: Secrets) -> str:
 
 
 class ResolvedSecrets:
-    """Resolves secrets and remembers them, so that they can be masked in later texts.
-
-    Exceptions of HTTP clients quote the request's headers and address.
-    """
+    """Resolves secrets and remembers them to mask later texts: errors of HTTP clients quote headers and addresses."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
@@ -199,8 +193,5 @@ class ResolvedSecrets:
         return found
 
     def mask(self, text: str) -> str:
-        """Return ``text`` with ``***`` for every secret that was looked up, in any escaped form, and in Base64.
-
-        A secret that the function has encoded in another way, such as together with a name, is not recognised.
-        """
+        """Return ``text`` with ``***`` for every secret that was looked up, in the forms of :func:`spellings`."""
         return mask_secrets(text, self._found)

@@ -1,8 +1,7 @@
-"""Standard Webhooks signatures: a receiver verifies that a message is ours and unchanged.
+"""Standard Webhooks signatures, by which a receiver verifies that a message is ours and unchanged; rotated secrets.
 
-Pure: the caller passes the time. The signed text is ``id.timestamp.body``, with exactly the bytes that are sent. There
-is one ``v1,`` signature per secret, newest first, so that during a rotation a receiver with either secret accepts it.
-Tests verify it with the library ``standardwebhooks``, which does not sign here, because it takes text and a clock.
+There is one ``v1,`` signature per secret, newest first, so that during a rotation a receiver with either secret accepts
+it. Tests verify it with the library ``standardwebhooks``, which does not sign here, because it takes text and a clock.
 Source: the Standard Webhooks specification.
 """
 
@@ -11,15 +10,19 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import lru_cache
 
+import msgspec
+
 from tickwright.domain.errors import Rejected
+from tickwright.domain.time_texts import DurationText
 
 SECRET_PREFIX = "whsec_"  # noqa: S105  a prefix, not a secret
 SECRET_BYTES = 32
 """Of a secret that Tickwright generates."""
-
 SECRET_BYTES_MIN = 16
+OVERLAP_DEFAULT, OVERLAP_MAX = timedelta(hours=24), timedelta(days=30)
 
 
 def secret_of(key: bytes) -> str:
@@ -61,3 +64,20 @@ def sign(message_id: str, timestamp: int, body: bytes, secrets: Sequence[str]) -
 def digest_of(*parts: object) -> bytes:
     """Return a digest of the parts that identify a request."""
     return hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+
+
+class RotateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long the old secret stays valid beside the new one; at most 30 days."""
+
+    overlap: DurationText = "24h"
+
+
+def check_overlap(overlap: timedelta) -> timedelta:
+    """Return a valid ``overlap``.
+
+    Raises:
+        Rejected: ``invalid_overlap``. Permanent.
+    """
+    if not timedelta() <= overlap <= OVERLAP_MAX:
+        raise Rejected("invalid_overlap", f"overlap: 0s to {OVERLAP_MAX.days}d", field="overlap")
+    return overlap

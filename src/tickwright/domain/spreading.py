@@ -1,8 +1,7 @@
-"""Which trackers of a wheel move so that the load stays level. Pure.
+"""Which trackers of a wheel move so that the load stays level.
 
-The database chooses a tracker's first place (``tickwright.place_of``). A wheel of ``interval_minutes`` has that many
-slots of a minute, each with six *buckets* of ten seconds. Levelling works on buckets: load that is even in buckets is
-even in slices of five minutes.
+The database chooses a tracker's first time slot (``tickwright.place_of``). A wheel of ``interval_minutes`` has that
+many slots of a minute, each with six *buckets* of ten seconds. Load that is even in buckets is even in longer slices.
 """
 
 from collections.abc import Sequence
@@ -26,8 +25,7 @@ class Move:
 def allowed_load(mean: float) -> int:
     """Return the most that a bucket may hold before trackers are moved out of it.
 
-    When trackers have ended at random, loads vary by about half the root of their mean. Moving only the surplus over
-    that moves a few percent of the trackers, and keeps a partner level whose trackers are on several wheels.
+    Random ends vary loads by about half the root of their mean; moving only the surplus moves a few percent.
     """
     return ceil(mean + 0.5 * sqrt(mean))
 

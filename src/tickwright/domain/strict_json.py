@@ -58,11 +58,8 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise _bad("non_finite_number", f"{shown(text)} is too large for any number that can be kept")
     digits, _, exponent = text.lower().partition("e")
-    if (
-        len(text) > NUMBER_CHARS_MAX
-        or (number == 0.0 and digits.strip("-0."))
-        or abs(int(exponent or 0)) > EXPONENT_MAX
-    ):
+    is_lost = number == 0.0 and digits.strip("-0.")
+    if is_lost or len(text) > NUMBER_CHARS_MAX or abs(int(exponent or 0)) > EXPONENT_MAX:
         raise _bad("number_out_of_range", f"{shown(text)} is finer than any number that can be kept")
     return number
 
@@ -100,12 +97,8 @@ def loads(body: bytes) -> Any:
     try:
         value = (_careful if _LARGE_NUMBER.search(text) else _usual).decode(text)
     except json.JSONDecodeError as error:
-        raise _bad(
-            "invalid_json",
-            f"not JSON at {error.lineno}:{error.colno}: {error.msg}",
-            line=error.lineno,
-            column=error.colno,
-        ) from None
+        text = f"not JSON at {error.lineno}:{error.colno}: {error.msg}"
+        raise _bad("invalid_json", text, line=error.lineno, column=error.colno) from None
     if "\\u" in text:
         _refuse_characters(value)
     return value
@@ -123,37 +116,34 @@ def _depth(text: str) -> int:
 
 
 def _refuse_characters(value: Any) -> None:
-    for place, text in _strings(value, None):
+    for path, text in _strings(value, None):
         if "\0" in text or (not text.isascii() and _SURROGATE.search(text)):
-            pointer = _shown_place(place)
-            raise _bad(
-                "unsupported_character",
-                f"\\u0000 and lone surrogates cannot be kept; found at {pointer or 'the top'}",
-                pointer=pointer,
-            )
+            pointer = _shown_path(path)
+            message = f"\\u0000 and lone surrogates cannot be kept; found at {pointer or 'the top'}"
+            raise _bad("unsupported_character", message, pointer=pointer)
 
 
-_Place = tuple["_Place | None", str | int] | None
-"""The place of a text: the place of its object or array, and its name or number there."""
+_Path = tuple["_Path | None", str | int] | None
+"""The path of a text: that of its object or array, and its name or number there."""
 
 
-def _strings(value: Any, place: _Place) -> Iterator[tuple[_Place, str]]:
+def _strings(value: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
     if isinstance(value, str):
-        yield place, value
+        yield path, value
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield (place, name), name
-            yield from _strings(item, (place, name))
+            yield (path, name), name
+            yield from _strings(item, (path, name))
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _strings(item, (place, number))
+            yield from _strings(item, (path, number))
 
 
-def _shown_place(place: _Place) -> str:
+def _shown_path(path: _Path) -> str:
     """Return the JSON pointer; characters that cannot be stored are shown as escapes."""
     parts: list[str] = []
-    while place is not None:
-        place, part = place
+    while path is not None:
+        path, part = path
         parts.append(str(part).replace("~", "~0").replace("/", "~1"))
     pointer = "".join(f"/{part}" for part in reversed(parts))
     return pointer.encode(errors="backslashreplace").decode().replace("\0", "\\u0000")

@@ -1,9 +1,7 @@
 """The grammar of destinations: where a message, a task or an outbox row may be sent.
 
-Decides, without I/O, whether a text is a destination and which one. A destination is typed by a user and ends up in a
-socket, a routing key or a topic. So a text that two parsers could read differently is refused here instead of being
-repaired. Whether the address of a host may be reached is decided by ``domain.addresses``, which needs the resolved
-address.
+A destination is typed by a user and ends up in a socket, a routing key or a topic. So a text that two parsers could
+read differently is refused, not repaired. :mod:`.addresses` decides whether the address of a host may be reached.
 
 ::
 
@@ -118,8 +116,7 @@ def parse_target(text: str) -> Target:
         case "amqp":
             return _amqp(rest)
         case "kafka":
-            topic = _name(rest, _TOPIC, "a Kafka topic", chars_max=KAFKA_TOPIC_CHARS_MAX)
-            return KafkaTarget(topic)
+            return KafkaTarget(_name(rest, _TOPIC, "a Kafka topic", chars_max=KAFKA_TOPIC_CHARS_MAX))
         case "pg":
             return PostgresTarget(_name(rest, _TOPIC, "a pg topic"))
         case "python":
@@ -144,10 +141,8 @@ def _invalid(problem: str) -> Rejected:
 
 def _name(text: str, pattern: re.Pattern[str], what: str, *, chars_max: int = NAME_CHARS_MAX) -> str:
     if len(text) > chars_max or not pattern.fullmatch(text):
-        raise _invalid(
-            f"{what} has 1 to {chars_max} letters, digits, dots, underscores or hyphens "
-            "and starts with a letter, a digit (topics only) or an underscore"
-        )
+        allowed = f"1 to {chars_max} letters, digits, dots, underscores or hyphens"
+        raise _invalid(f"{what} has {allowed} and starts with a letter, a digit (topics only) or an underscore")
     return text
 
 
@@ -157,10 +152,8 @@ def _amqp(text: str) -> AmqpTarget:
         raise _invalid("write amqp:EXCHANGE/ROUTING_KEY, or amqp:/QUEUE for the default exchange")
     for part in (exchange, routing_key):
         if len(part) > NAME_CHARS_MAX or not _AMQP_WORD.fullmatch(part):
-            raise _invalid(
-                f"exchange and routing key have at most {NAME_CHARS_MAX} letters, digits and . _ : - each; "
-                "no slash, and no * or #, which belong in a binding"
-            )
+            form = f"at most {NAME_CHARS_MAX} letters, digits and . _ : - each"
+            raise _invalid(f"exchange and routing key have {form}; no slash, and no * or #, which belong in a binding")
     if not exchange and not routing_key:
         raise _invalid("the default exchange needs a routing key: amqp:/QUEUE")
     return AmqpTarget(exchange, routing_key)
@@ -178,11 +171,10 @@ def _web(text: str) -> WebTarget:
     parts = _URL.fullmatch(text)
     if parts is None:
         raise _invalid("write SCHEME://HOST[:PORT][/PATH][?QUERY]")
-    authority = parts["authority"]
-    if "@" in authority:
+    if "@" in parts["authority"]:
         raise _invalid("user names and passwords do not belong into a URL; sign the callback instead")
     scheme: WebScheme = parts["scheme"]  # type: ignore[assignment]  # one of _PORTS, checked by the caller
-    host, port, literal = _authority(authority, _PORTS[scheme])
+    host, port, literal = _authority(parts["authority"], _PORTS[scheme])
     shown = f"[{host}]" if isinstance(literal, IPv6Address) else host
     port_text = "" if port == _PORTS[scheme] else f":{port}"
     path = parts["rest"] or "/"
@@ -207,19 +199,15 @@ def _host(text: str) -> tuple[str, IPv4Address | None]:
         raise _invalid(f"a host has 1 to {HOST_CHARS_MAX} characters")
     labels = text.split(".")
     if not all(_LABEL.fullmatch(label) for label in labels):
-        raise _invalid(
-            "a host is made of letters, digits, hyphens and single dots, without a dot at its end; "
-            "an IPv6 address is written in brackets"
-        )
+        form = "letters, digits, hyphens and single dots, without a dot at its end"
+        raise _invalid(f"a host is made of {form}; an IPv6 address is written in brackets")
     if not _NUMBER_LABEL.fullmatch(labels[-1]):
         return text, None
     try:
         return text, IPv4Address(text)
     except AddressValueError:
-        raise _invalid(
-            "a host that ends in a number is an IPv4 address, written as four decimal numbers (192.0.2.1); "
-            "octal, hexadecimal and short spellings are not allowed"
-        ) from None
+        form = "four decimal numbers (192.0.2.1); octal, hexadecimal and short spellings are not allowed"
+        raise _invalid(f"a host that ends in a number is an IPv4 address, written as {form}") from None
 
 
 def _ipv6(text: str) -> IPv6Address:

@@ -17,13 +17,10 @@ _UNITS_US = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_00
 _SHAPE = re.compile(r"(?:[0-9]{1,16}(?:\.[0-9]{1,6})?(?:d|h|ms|us|m|s))+")
 _PART = re.compile(r"([0-9]+)(?:\.([0-9]+))?(d|h|ms|us|m|s)")
 
+_DURATION_SCHEMA = {"pattern": "^[0-9].*(d|h|m|s)$"}
 DurationText = Annotated[
     str,
-    Meta(
-        description="A number with its unit: d h m s ms",
-        examples=["30s"],
-        extra_json_schema={"pattern": "^[0-9].*(d|h|m|s)$"},
-    ),
+    Meta(description="A number with its unit: d h m s ms", examples=["30s"], extra_json_schema=_DURATION_SCHEMA),
 ]
 """A duration in the body of a request; :func:`parse_duration` reads it."""
 
@@ -42,20 +39,15 @@ def parse_duration(text: str, *, field: str = "duration") -> timedelta:
     parts = _PART.findall(text) if len(text) <= TEXT_CHARS_MAX and _SHAPE.fullmatch(text) else []
     units = [list(_UNITS_US).index(unit) for _, _, unit in parts]
     if not parts or units != sorted(set(units)):
-        raise Rejected(
-            "invalid_duration",
-            f'{field}: write a number with its unit, such as "500ms", "30s", "2h" or "1d"; a bare number has none',
-            field=field,
-        )
-    total_us = sum(_part_us(whole, fraction, _UNITS_US[unit]) for whole, fraction, unit in parts)
+        form = 'write a number with its unit, such as "500ms", "30s", "2h" or "1d"; a bare number has none'
+        raise Rejected("invalid_duration", f"{field}: {form}", field=field)
+    total_us: int = sum(
+        int(whole) * _UNITS_US[unit] + int(fraction or "0") * _UNITS_US[unit] // 10 ** len(fraction)
+        for whole, fraction, unit in parts
+    )
     if total_us > DURATION_MAX // timedelta(microseconds=1):
         raise Rejected("invalid_duration", f"{field}: at most {DURATION_MAX.days} days", field=field)
     return timedelta(microseconds=total_us)
-
-
-def _part_us(whole: str, fraction: str, unit_us: int) -> int:
-    scale: int = 10 ** len(fraction)
-    return int(whole) * unit_us + int(fraction or "0") * unit_us // scale
 
 
 def format_duration(duration: timedelta) -> str:
@@ -94,8 +86,6 @@ _RFC3339 = re.compile(
     r"(?P<year>\d{4,6})-\d\d-\d\d[Tt ]\d\d:\d\d:(?P<second>\d\d)(?:\.\d{1,9})?(?P<offset>[Zz]|[+-]\d\d:\d\d)?",
     re.ASCII,
 )
-_SHOWN = 40
-
 InstantText = Annotated[
     str,
     Meta(
@@ -112,21 +102,23 @@ def parse_instant(text: str, *, field: str) -> datetime:
     Raises:
         Rejected: ``naive_datetime``, ``leap_second``, ``time_out_of_range`` or ``invalid_datetime``. Permanent.
     """
-    found = _RFC3339.fullmatch(text) if len(text) <= _SHOWN else None
+
+    def rejected(code: str, problem: str) -> Rejected:
+        return Rejected(code, f"{field}: {problem}", field=field)
+
+    found = _RFC3339.fullmatch(text) if len(text) <= TEXT_CHARS_MAX else None
     if found is None:
-        raise Rejected("invalid_datetime", f"{field}: write RFC 3339, such as 2030-01-31T09:00:00Z", field=field)
+        raise rejected("invalid_datetime", "write RFC 3339, such as 2030-01-31T09:00:00Z")
     if found["offset"] is None:
-        raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2030-01-31T09:00:00Z", field=field)
+        raise rejected("naive_datetime", "a time needs its offset, such as 2030-01-31T09:00:00Z")
     if found["second"] == "60":
-        raise Rejected(
-            "leap_second", f"{field}: leap seconds cannot be scheduled; use the second after it", field=field
-        )
+        raise rejected("leap_second", "leap seconds cannot be scheduled; use the second after it")
     if len(found["year"]) > 4 or not 1970 <= int(found["year"]) < YEAR_MAX:
-        raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
+        raise rejected("time_out_of_range", f"between 1970 and {YEAR_MAX - 1}")
     try:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise Rejected("invalid_datetime", f"{field}: there is no such day or time", field=field) from None
+        raise rejected("invalid_datetime", "there is no such day or time") from None
 
 
 def instant_text(at: datetime) -> str:

@@ -1,4 +1,4 @@
-"""The `traceparent` of W3C Trace Context: the trace of a job or message, and the span that caused it. Pure.
+"""The `traceparent` of W3C Trace Context: the trace of a job or message, and the span that caused it.
 
 It is untrusted input (a header, a column that users write). As the standard demands, a malformed one is ignored; it
 fails no job.

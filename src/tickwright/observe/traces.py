@@ -17,8 +17,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer
 
-from tickwright.domain.errors import TickwrightError
-from tickwright.domain.functions import safe_text
+from tickwright.domain.errors import TickwrightError, safe_text
 from tickwright.domain.traceparent import read_traceparent
 
 Operation = Literal["create", "send", "process"]

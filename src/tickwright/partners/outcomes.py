@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
-from tickwright.domain.errors import TickwrightError
-from tickwright.domain.functions import failure_text, safe_text
+from tickwright.domain.errors import TickwrightError, failure_text, safe_text
 from tickwright.domain.retries import parse_retry_after
 
 RETRY_AFTER_MIN = timedelta(seconds=1)

@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from tickwright.domain.errors import Rejected
+from tickwright.domain.field_readers import Reader, bad, lasting, read_fields, whole
 from tickwright.domain.time_texts import parse_rate
-from tickwright.domain.wording import Reader, bad, lasting, read_fields, whole
 from tickwright.partners.quiet import QuietHours, parse_quiet
 
 COUNT_MAX = 1_000_000_000

@@ -53,7 +53,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         "if False",
         checks.check_the_end_of_a_stream,
     ),
-    ("every name is ours", Hosts._judge, "self._all or", "True or", checks.check_the_name),
+    ("every name is ours", Hosts._is_accepted, "self._all or", "True or", checks.check_the_name),
 ]
 GUARDS = [mutant[1:] for mutant in MUTANTS]
 

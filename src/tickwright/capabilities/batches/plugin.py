@@ -162,14 +162,14 @@ class BatchesPlugin(Plugin):
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of campaigns, batches and executions."""
-        from tickwright.capabilities.batches.rest.routes import campaign_routes
+        from tickwright.capabilities.batches.rest import campaign_routes
         from tickwright.capabilities.batches.service import CampaignsService
 
         return (campaign_routes(context.ports.get(CampaignsService), gate),)
 
     def schemas(self) -> Sequence[Any]:
         """Return the structs of those routes."""
-        from tickwright.capabilities.batches.rest.routes import STRUCTS
+        from tickwright.capabilities.batches.rest import STRUCTS
 
         return STRUCTS
 

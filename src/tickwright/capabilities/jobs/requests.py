@@ -14,8 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwright.domain import strict_json
-from tickwright.domain.errors import Rejected
-from tickwright.domain.functions import storable
+from tickwright.domain.errors import Rejected, storable
 from tickwright.domain.signatures import digest_of
 from tickwright.domain.states import JobStatus
 from tickwright.domain.time_texts import (

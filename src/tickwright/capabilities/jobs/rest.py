@@ -41,7 +41,7 @@ from tickwright.capabilities.jobs.requests import (
 )
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
-from tickwright.domain.rotation import RotateRequest
+from tickwright.domain.signatures import RotateRequest
 from tickwright.domain.states import JobStatus
 from tickwright.domain.time_texts import parse_duration
 from tickwright.domain.traceparent import NAME, traceparent_of

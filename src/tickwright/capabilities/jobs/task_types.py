@@ -13,8 +13,7 @@ from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.requests import TaskTypeChange, TaskTypeRequest
 from tickwright.domain.errors import Rejected
 from tickwright.domain.retries import RetryPolicy
-from tickwright.domain.rotation import OVERLAP_DEFAULT, check_overlap
-from tickwright.domain.signatures import SECRET_BYTES, secret_of
+from tickwright.domain.signatures import OVERLAP_DEFAULT, SECRET_BYTES, check_overlap, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, parse_duration
 from tickwright.ports.caller import Caller

@@ -8,7 +8,7 @@ from typing import Any
 
 from tickwright.capabilities.operations.views import KeyView, NewKeyView
 from tickwright.domain.errors import Rejected
-from tickwright.domain.rotation import OVERLAP_DEFAULT, check_overlap
+from tickwright.domain.signatures import OVERLAP_DEFAULT, check_overlap
 from tickwright.domain.strict_json import shown
 from tickwright.ports.caller import SCOPES, Caller, Role
 from tickwright.ports.ids import random_token

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from tickwright.domain.errors import Rejected
-from tickwright.domain.functions import takes_one
+from tickwright.domain.errors import Rejected, takes_one
 from tickwright.ports.reports import Source
 from tickwright.sources.rows import mappings_of
 

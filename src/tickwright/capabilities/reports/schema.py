@@ -44,8 +44,8 @@ from tickwright.capabilities.reports.parts.values import COLUMNS_MAX, check_type
 from tickwright.capabilities.reports.plan import Format, Listener, Parameter, ParameterType, Plan
 from tickwright.capabilities.reports.requests.conditions import read_condition
 from tickwright.domain.errors import Rejected
+from tickwright.domain.field_readers import Reader, bad, flag, lasting, one_of, read_fields, whole
 from tickwright.domain.time_texts import format_duration
-from tickwright.domain.wording import Reader, bad, flag, lasting, one_of, read_fields, whole
 from tickwright.ports.reports import RESERVED_LISTENERS
 
 # ---------------------------------------------------------------------- names

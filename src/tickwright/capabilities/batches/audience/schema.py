@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from tickwright.domain.errors import Rejected
+from tickwright.domain.field_readers import Reader, bad, one_of, read_fields
 from tickwright.domain.placeholders import one_query, placeholders
-from tickwright.domain.wording import Reader, bad, one_of, read_fields
 from tickwright.ports.batches import FieldType
 
 FIELDS_MAX = 100

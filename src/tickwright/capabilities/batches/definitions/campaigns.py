@@ -34,7 +34,7 @@ from tickwright.capabilities.batches.definitions.schema import (
 )
 from tickwright.capabilities.batches.views import BatchDetail
 from tickwright.domain.errors import Rejected
-from tickwright.domain.wording import one_of
+from tickwright.domain.field_readers import one_of
 from tickwright.ports.batches import FieldType, Judge
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import UserData, raw

@@ -31,8 +31,7 @@ from tickwright.capabilities.batches.executions.chunks_store import (
     end_chunk,
     lock_chunk,
 )
-from tickwright.domain.errors import Contended, Rejected
-from tickwright.domain.functions import failure_text, storable
+from tickwright.domain.errors import Contended, Rejected, failure_text, storable
 from tickwright.engine.claimed_work import AWAY_S, ClaimedWork, Held, write_surely
 from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.engine.wakeup import WakeupListener

@@ -23,9 +23,9 @@ from tickwright.capabilities.fanout.entities.schemas import (
     StoredModule,
 )
 from tickwright.domain.errors import Rejected
+from tickwright.domain.field_readers import Reader, bad, lasting, read_fields
 from tickwright.domain.modules import MODULE_NAME
 from tickwright.domain.time_texts import DURATION_MAX, format_duration
-from tickwright.domain.wording import Reader, bad, lasting, read_fields
 from tickwright.ports.caller import Caller
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool

@@ -40,7 +40,7 @@ from tickwright.capabilities.jobs.model import (
     Snoozed,
 )
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
-from tickwright.domain.functions import error_text, storable
+from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from tickwright.domain.errors import Rejected
-from tickwright.domain.rotation import OVERLAP_DEFAULT, check_overlap
-from tickwright.domain.signatures import SECRET_BYTES, secret_of
+from tickwright.domain.signatures import OVERLAP_DEFAULT, SECRET_BYTES, check_overlap, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.time_texts import format_duration
 from tickwright.observe.alerts import OWN_RULES, AlertRule

@@ -12,7 +12,7 @@ from tickwright.capabilities.operations.alerts.receivers import (
     ReceiverView,
     StoredReceiver,
 )
-from tickwright.domain.rotation import RotateRequest
+from tickwright.domain.signatures import RotateRequest
 from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Page

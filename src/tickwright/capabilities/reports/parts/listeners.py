@@ -34,8 +34,7 @@ from tickwright.capabilities.reports.handlers import DeclaredListener, ListenerR
 from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.capabilities.reports.parts.store import SQL, Claim, PartsStore, PartStorage, StoredPart
 from tickwright.capabilities.reports.requests.store import FutureVersionError, read_announcement
-from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.domain.functions import failure_text
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable, failure_text
 from tickwright.engine.claimed_work import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedWork, Held, write_surely
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import ends_task, take_cancels_back

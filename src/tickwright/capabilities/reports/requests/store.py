@@ -21,8 +21,7 @@ from msgspec import Meta
 
 from tickwright.capabilities.reports.merge.steps import Part, Record
 from tickwright.capabilities.reports.plan import Plan
-from tickwright.domain.errors import Rejected
-from tickwright.domain.functions import storable
+from tickwright.domain.errors import Rejected, storable
 from tickwright.ports.reports import PartFacts
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load

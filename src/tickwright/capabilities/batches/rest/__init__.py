@@ -1,1 +1,0 @@
-"""The REST routes of campaigns, batches and executions."""
