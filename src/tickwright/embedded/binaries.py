@@ -91,8 +91,7 @@ def _complete_or_raise(folder: Path) -> Path:
     missing = _missing(folder)
     if missing is not None:
         raise Unavailable(
-            "embedded_no_binaries",
-            f"{ENVIRONMENT_VARIABLE} is {folder}, but {missing} cannot be executed there.",
+            "embedded_no_binaries", f"{ENVIRONMENT_VARIABLE} is {folder}, but {missing} cannot be executed there."
         )
     return folder
 

@@ -194,8 +194,7 @@ def open_home(path: Path) -> Home:
         raise Rejected("embedded_home_unsafe", f"{home} cannot be used as home: {error}") from error
     if mode & stat.S_IWOTH:
         raise Rejected(
-            "embedded_home_unsafe",
-            f"Everybody may write to {home}: choose another TICKWRIGHT_HOME or chmod 700 it.",
+            "embedded_home_unsafe", f"Everybody may write to {home}: choose another TICKWRIGHT_HOME or chmod 700 it."
         )
     return Home(home, account_for(home))
 

@@ -108,16 +108,7 @@ class Launch:
 
 def accepts_connections(binaries: Binaries, sockets: Path, port: int) -> bool:
     """Return whether the server behind the socket accepts connections; takes at most three seconds."""
-    command = [
-        binaries.program("pg_isready"),
-        "-q",
-        "-h",
-        str(sockets),
-        "-p",
-        str(port),
-        "-t",
-        str(_PROBE_TIMEOUT_S),
-    ]
+    command = [binaries.program("pg_isready"), "-q", "-h", str(sockets), "-p", str(port), "-t", str(_PROBE_TIMEOUT_S)]
     done = subprocess.run(command, check=False, capture_output=True, env=server_environment())
     return done.returncode == 0
 

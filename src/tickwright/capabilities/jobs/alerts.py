@@ -15,9 +15,7 @@ RULES: tuple[AlertRule, ...] = with_queries(
         (timedelta(seconds=10),),
     ),
     AlertRule(
-        "task_type_gone",
-        "warning",
-        "The endpoint of {subject} answered 410; its jobs wait until task-types enable.",
+        "task_type_gone", "warning", "The endpoint of {subject} answered 410; its jobs wait until task-types enable."
     ),
     AlertRule(
         "dead_letters",
@@ -40,14 +38,9 @@ RULES: tuple[AlertRule, ...] = with_queries(
         (timedelta(seconds=60),),
     ),
     AlertRule(
-        "no_live_worker",
-        "critical",
-        "Jobs are due and no worker is alive (dead-man).",
-        (timedelta(seconds=30),),
+        "no_live_worker", "critical", "Jobs are due and no worker is alive (dead-man).", (timedelta(seconds=30),)
     ),
     AlertRule(
-        "threads_stuck",
-        "warning",
-        "{count} synchronous handlers of {subject} do not return; each keeps a thread.",
+        "threads_stuck", "warning", "{count} synchronous handlers of {subject} do not return; each keeps a thread."
     ),
 )

@@ -36,11 +36,7 @@ async def post_job(service: JobService, gate: Gate, scope: MutableMapping[str, A
         {
             "type": "http.response.start",
             "status": status,
-            "headers": [
-                *_HEADERS,
-                (b"location", location.encode()),
-                (b"content-length", str(len(text)).encode()),
-            ],
+            "headers": [*_HEADERS, (b"location", location.encode()), (b"content-length", str(len(text)).encode())],
         }
     )
     await send({"type": "http.response.body", "body": text})

@@ -116,11 +116,7 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         """
         with traces.continued(traceparent_of(request.scope["headers"])):
             done = await service.imports.run(
-                gate.stream(request),
-                caller=caller,
-                key=key_of(request.scope["headers"]),
-                now=gate.now(),
-                bounds=bounds,
+                gate.stream(request), caller=caller, key=key_of(request.scope["headers"]), now=gate.now(), bounds=bounds
             )
         return answer(done)
 

@@ -77,12 +77,7 @@ class Verdicts:
 
 
 async def claim_rows(
-    connection: Connection,
-    *,
-    after_lane: int,
-    without: Collection[int],
-    careful: Collection[int],
-    bounds: ClaimBounds,
+    connection: Connection, *, after_lane: int, without: Collection[int], careful: Collection[int], bounds: ClaimBounds
 ) -> ClaimedRows:
     """Read what may be sent now, in a transaction that has locked the relay's lease.
 

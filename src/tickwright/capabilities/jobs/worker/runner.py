@@ -33,12 +33,7 @@ from typing import Any
 
 import structlog
 
-from tickwright.capabilities.jobs.model import (
-    Begin,
-    Errored,
-    Job,
-    allot,
-)
+from tickwright.capabilities.jobs.model import Begin, Errored, Job, allot
 from tickwright.capabilities.jobs.worker.result_writer import OutcomeRecorder, outcome_of_raised, outcome_of_result
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.dbclock import DbClock
@@ -523,11 +518,7 @@ class Runner:
 
 
 def _facts_of(job: Job) -> dict[str, str | int]:
-    return {
-        "messaging.message.id": f"job_{job.id}",
-        "tickwright.attempt": job.attempt,
-        "tickwright.fence": job.fence,
-    }
+    return {"messaging.message.id": f"job_{job.id}", "tickwright.attempt": job.attempt, "tickwright.fence": job.fence}
 
 
 def _are_equal(here: Context, other: Context) -> bool:
