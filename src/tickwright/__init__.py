@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tickwright.app import Tickwright
-    from tickwright.app.tracking import Tracked
+    from tickwright.app.resources import Tracked
     from tickwright.capabilities.batches.executions.work import BatchChunk, BatchRun, Member
     from tickwright.capabilities.fanout.handlers import EntityTask
     from tickwright.capabilities.jobs.enqueue import Scheduled
@@ -47,7 +47,7 @@ _HOMES = {
     "Throttled": "tickwright.partners.outcomes",
     "Tickwright": "tickwright.app",
     "TickwrightError": "tickwright.domain.errors",
-    "Tracked": "tickwright.app.tracking",
+    "Tracked": "tickwright.app.resources",
     "Unavailable": "tickwright.domain.errors",
 }
 

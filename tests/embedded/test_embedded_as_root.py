@@ -16,7 +16,8 @@ from kit.embedded import Client, kill_clients, kill_server, postmaster_pid, serv
 from kit.processes import is_running, make_folder
 from kit.waiting import eventually
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.embedded import EmbeddedServer, account, binaries
+from tickwright.embedded import EmbeddedServer, binaries
+from tickwright.embedded import home as account
 from tickwright.embedded.binaries import ENVIRONMENT_VARIABLE, find_binaries
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become another user")

@@ -14,8 +14,7 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
-from tickwright.engine.leased_loop import LeasedRounds
-from tickwright.engine.leases import Lease, LeasedService, Leases
+from tickwright.engine.leases import Lease, LeasedRounds, LeasedService, Leases
 from tickwright.engine.retention import engine_retention
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.service import Service

@@ -17,8 +17,7 @@ from kit.batches import TERMS, BatchWorld, Numbers, batch_world
 from kit.probes import KillAt
 from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.producer import Producer
-from tickwright.engine.leased_loop import LeasedRounds
-from tickwright.engine.leases import Leases
+from tickwright.engine.leases import LeasedRounds, Leases
 
 MEMBERS = 60
 

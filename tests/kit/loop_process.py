@@ -16,8 +16,7 @@ from tickwright.capabilities.jobs.retention import JobRetention
 from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.leased_loop import LeasedRounds
-from tickwright.engine.leases import Leases
+from tickwright.engine.leases import LeasedRounds, Leases
 from tickwright.store.pool import open_pool
 
 

@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kit.probes import KillAt
 from tickwright.capabilities.polling.wheels.loops import Selector
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.leased_loop import LeasedRounds
-from tickwright.engine.leases import Leases
+from tickwright.engine.leases import LeasedRounds, Leases
 from tickwright.ports.service import NO_PROBE
 from tickwright.store.pool import open_pool
 

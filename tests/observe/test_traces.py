@@ -168,7 +168,7 @@ async def test_a_request_brings_its_trace_in_a_header(
 ) -> None:
     """The fast lane, the route behind it, and the upload; a malformed one is ignored."""
     if send is _route:
-        monkeypatch.setattr("tickwright.capabilities.jobs.fast_route.PATH", "/nowhere")
+        monkeypatch.setattr("tickwright.capabilities.jobs.rest.POST_JOB_PATH", "/nowhere")
     async with running_api(database_url) as api:
         answer = await send(api, {} if said is None else {"traceparent": said})
         assert answer.status in {200, 201}, answer.body

@@ -15,7 +15,7 @@ from tickwright.capabilities.fanout.entities.modules import check_module
 from tickwright.capabilities.fanout.handlers import DeclaredModule, ModuleRegistry
 from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
 from tickwright.capabilities.jobs.handlers import Function, Handler, HandlerRegistry, make_handler
-from tickwright.capabilities.jobs.type_schema import Problems, read_duration, read_task_type
+from tickwright.capabilities.jobs.task_types import read_duration, read_task_type
 from tickwright.capabilities.polling.consumer.courier import Courier, CourierRegistry, DeclaredPartner
 from tickwright.capabilities.polling.partners import read_partner
 from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport, ListenerRegistry, ReportRegistry
@@ -35,50 +35,41 @@ def declare_job(name: str, function: Function, options: Mapping[str, Any]) -> Ha
     Raises:
         Rejected: ``invalid_task_type`` with every mistake, or ``invalid_handler``. Permanent.
     """
-    problems = Problems()
-    table = {key: value for key, value in options.items() if value is not None}
+    problems: list[str] = []
     where = f"@app.job({name!r})"
     if not _HANDLER_NAME.fullmatch(name):
-        problems.found.append(f"{where}: a handler's name has 1 to 50 letters, digits, '_', '.' or '-', a letter first")
-    kind = read_task_type("handler", {"target": "python:handler", **table}, problems, where=where)
+        problems.append(f"{where}: a handler's name has 1 to 50 letters, digits, '_', '.' or '-', a letter first")
+    kind = read_task_type("handler", {"target": "python:handler", **options}, problems, where=where)
     kind = replace(kind, name=name, target=f"python:{name}")
-    if problems.found:
-        raise Rejected("invalid_task_type", "\n".join(problems.found), problems=problems.found)
+    if problems:
+        raise Rejected("invalid_task_type", "\n".join(problems), problems=problems)
     return make_handler(kind, function)
 
 
 def declare_partner(name: str, function: Courier, options: Mapping[str, Any]) -> DeclaredPartner:
     """Return the partner of ``@app.partner``. Raises ``Rejected`` (``invalid_partner``, all mistakes): permanent."""
     problems: list[str] = []
-    table = {key: value for key, value in options.items() if value is not None}
-    read_partner(name, table, problems, where=f"@app.partner({name!r})")
+    read_partner(name, options, problems, where=f"@app.partner({name!r})")
     if problems:
         raise Rejected("invalid_partner", "\n".join(problems), problems=problems)
-    return DeclaredPartner(name, table, function)
+    return DeclaredPartner(name, options, function)
 
 
 def declare_module(name: str, function: ModuleHandler, options: Mapping[str, Any]) -> DeclaredModule:
     """Return the module of ``@app.module``. Raises ``Rejected`` (``invalid_module``, all mistakes): permanent."""
-    table = {key: value for key, value in options.items() if value is not None}
-    check_module(name, table, where=f"@app.module({name!r})")
-    return DeclaredModule(name, table, function)
+    check_module(name, options, where=f"@app.module({name!r})")
+    return DeclaredModule(name, options, function)
 
 
 def declare_listener(name: str, function: ListenerFunction, options: Mapping[str, Any]) -> DeclaredListener:
     """Return the listener of ``@app.listener``. Raises ``Rejected`` (``invalid_listener``, all mistakes): permanent."""
     problems: list[str] = []
-    table = {key: value for key, value in options.items() if value is not None}
-    read = read_listener(name, table, problems, where=f"@app.listener({name!r})")
+    read = read_listener(name, options, problems, where=f"@app.listener({name!r})")
     if read is None:
         raise Rejected("invalid_listener", "\n".join(problems), problems=problems)
-    return DeclaredListener(
-        name,
-        read.source,
-        table.get("attempts"),
-        read.timeout if "timeout" in table else None,
-        read.columns if "columns" in table else None,
-        function,
-    )
+    timeout = read.timeout if "timeout" in options else None
+    columns = read.columns if "columns" in options else None
+    return DeclaredListener(name, read.source, options.get("attempts"), timeout, columns, function)
 
 
 def declare_report(name: str, function: Callable[[], str | None], options: Mapping[str, Any]) -> DeclaredReport:
@@ -91,8 +82,7 @@ def declare_report(name: str, function: Callable[[], str | None], options: Mappi
     if inspect.iscoroutinefunction(function) or inspect.signature(function).parameters:
         raise Rejected("invalid_report_type", f"{where}: the function takes nothing, is not async, and returns SQL")
     merge = function()
-    given = {key: value for key, value in options.items() if value is not None}
-    table = given if merge is None else {**given, "merge": merge}
+    table = options if merge is None else {**options, "merge": merge}
     check_definition(name, table, where=where)
     return DeclaredReport(name, table)
 
@@ -109,13 +99,12 @@ def declare_batch(name: str, function: BatchFunction, plan: Plan | None, options
         raise Rejected("invalid_batch", text)
     if not inspect.iscoroutinefunction(function) or not takes_one(function):
         raise Rejected("invalid_batch", f"{where}: write an 'async def' that takes the chunk, and nothing else")
-    words = {key: value for key, value in options.items() if value is not None}
-    if plan is not None and "audience" in words:
+    if plan is not None and "audience" in options:
         raise Rejected("invalid_batch", f"{where}: an audience or a plan, one of them")
     if plan is not None and not (inspect.isasyncgenfunction(plan) and takes_one(plan)):
         text = f"{where}: the plan is an 'async def' that takes the run and yields a value per chunk"
         raise Rejected("invalid_batch", text)
-    return DeclaredBatch(name, read_program(words, lambda _: None), function, plan)
+    return DeclaredBatch(name, read_program(options, lambda _: None), function, plan)
 
 
 def as_duration(field: str, value: Duration | None) -> timedelta | None:
@@ -132,14 +121,184 @@ def as_duration(field: str, value: Duration | None) -> timedelta | None:
     return duration
 
 
-B = TypeVar("B", bound=Function)
+F = TypeVar("F", bound=Callable[..., Any])
+B = TypeVar("B", bound=BatchFunction)
+P = TypeVar("P", bound=Courier)
+M = TypeVar("M", bound=ModuleHandler)
+L = TypeVar("L", bound=ListenerFunction)
+R = TypeVar("R", bound=Callable[[], str | None])
 
 
-class BatchDeclarations:
-    """The decorator of batches."""
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are set among the arguments of a decorator."""
+    no_options = {"self", "name", "plan"}
+    return {name: value for name, value in arguments.items() if value is not None and name not in no_options}
+
+
+class Declarations:
+    """The decorators of :class:`~tickwright.Tickwright`; they fill ``registrations``, also at import time."""
 
     def __init__(self) -> None:
         self.registrations = Registrations()
+
+    def job(
+        self,
+        name: str,
+        *,
+        timeout: Duration | None = None,
+        max_attempts: int | None = None,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        keep_history: bool = True,
+    ) -> Callable[[F], F]:
+        """Register the decorated function as the handler of one-shot jobs called ``name``.
+
+        The function takes the :class:`~tickwright.Job`, then arguments that are read from the payload by name and
+        checked against their annotations. It is ``async``, or it runs in a thread.
+
+        Args:
+            name: 1 to 50 letters, digits, ``_ . : -``.
+            timeout: Of one attempt, 1 ms to 1 day; 30 s by default.
+            max_attempts: 1 to 1,000; 3 by default.
+            retry: ``{"base": "1s", "factor": 2, "cap": "1h"}`` or a :class:`~tickwright.RetryPolicy`.
+            concurrency: Concurrent attempts in all workers together; no limit by default.
+            rate: Starts in all workers together, such as ``"50/s"``.
+            keep_history: Whether completed jobs stay readable for the retention time.
+
+        Raises:
+            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
+        """
+        options = _given(locals())
+        return self._register(HandlerRegistry, lambda function: declare_job(name, function, options))
+
+    def partner(
+        self,
+        name: str,
+        *,
+        rate: str | None = None,
+        per_minute: int | None = None,
+        per_day: int | None = None,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        quiet: str | Sequence[str] | None = None,
+        breaker: Mapping[str, Any] | None = None,
+        terminal_statuses: Sequence[str] | None = None,
+    ) -> Callable[[P], P]:
+        """Register the decorated function as the courier that polls the partner ``name`` for trackers.
+
+        The function takes a :class:`~tickwright.Poll` and returns an :class:`~tickwright.Answer`, or
+        :class:`~tickwright.Throttled` if the partner asks for silence. An exception is a failed call, which changes
+        nothing of the tracker and is retried. Limits hold for all processes together. An operator's settings override
+        the arguments.
+
+        Args:
+            name: 1 to 50 letters, digits, ``_ . -``: the trackers' ``partner``.
+            rate: Calls, such as ``"50/s"``, spread evenly.
+            per_minute: Calls in any minute.
+            per_day: Calls in any 24 hours.
+            concurrency: Concurrent calls.
+            timeout: Of one call, 10 ms to 5 min; 10 s by default.
+            quiet: Hours without calls: ``"22:00-06:00 Europe/Berlin"``, or several.
+            breaker: ``{"failures": 10, "share": 0.5, "window": "10s", "open": "5s", "open_max": "5m"}``.
+            terminal_statuses: Statuses that end a tracker; ``["Delivered"]`` by default.
+
+        Raises:
+            Rejected: ``invalid_partner`` with every mistake, ``duplicate_partner``. Permanent.
+        """
+        options = _given(locals())
+        return self._register(CourierRegistry, lambda function: declare_partner(name, function, options))
+
+    def module(
+        self, name: str, *, every: Duration | None = None, timeout: Duration | None = None, gated: bool | None = None
+    ) -> Callable[[M], M]:
+        """Register the decorated function as the poll of entities for the module ``name``.
+
+        The function takes an :class:`~tickwright.EntityTask` and runs to its end once per entity and window. An
+        exception is a failed run, which is retried while the window lasts. If it returns a
+        :class:`~tickwright.Throttled`, it is called again when the provider allows. Any other return value is ignored.
+        An operator's settings override the arguments.
+
+        Args:
+            name: 1 to 50 capitals, digits or ``_``: in the entities' ``polling_enabled_modules``.
+            every: Length of a window, whole seconds from 1 s to 1 day; 15 min by default.
+            timeout: Of one run, 10 ms to 25 min; 60 s by default.
+            gated: Whether it is polled only where ``ENABLE_<NAME>_POLLING=true``.
+
+        Raises:
+            Rejected: ``invalid_module`` with every mistake, ``duplicate_module``. Permanent.
+        """
+        options = _given(locals())
+        return self._register(ModuleRegistry, lambda function: declare_module(name, function, options))
+
+    def listener(
+        self,
+        name: str,
+        *,
+        source: str | None = None,
+        attempts: int | None = None,
+        timeout: Duration | None = None,
+        columns: Mapping[str, str] | None = None,
+    ) -> Callable[[L], L]:
+        """Register the decorated function as the listener ``name``, which yields its part of each report that needs it.
+
+        The function is an ``async def`` that takes a :class:`~tickwright.ReportRequest` and yields rows: mappings, each
+        with the names of the first one. An exception is a failed attempt, which is retried. The arguments are defaults
+        for reports of this program.
+
+        Args:
+            name: 1 to 50 letters, digits or ``_``, a letter first: the part's table in the SQL that merges.
+            source: The ``[sources.NAME]`` that ``request.rows`` queries.
+            attempts: 1 to 100; 3 by default.
+            timeout: Of one attempt, 10 ms to 6 hours; 5 min by default.
+            columns: DuckDB types by name, for columns whose type rows do not show: ``{"id": "BIGINT"}``.
+
+        Raises:
+            Rejected: ``invalid_listener`` with every mistake, ``duplicate_listener``. Permanent.
+        """
+        options = _given(locals())
+        return self._register(ListenerRegistry, lambda function: declare_listener(name, function, options))
+
+    def report(
+        self,
+        name: str,
+        *,
+        listeners: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+        stages: Sequence[Sequence[str] | Mapping[str, Mapping[str, Any]]] | None = None,
+        feeds: Mapping[int, str] | None = None,
+        parameters: Mapping[str, str | Mapping[str, Any]] | None = None,
+        format: Literal["csv", "parquet"] | None = None,  # noqa: A002  the name in the file and in REST
+        bom: bool | None = None,
+        checks: int | None = None,
+        check_every: Duration | None = None,
+        deadline: Duration | None = None,
+        keep: Duration | None = None,
+        notify: str | None = None,
+    ) -> Callable[[R], R]:
+        """Register a report type; the decorated function takes nothing and returns the SQL that merges the parts.
+
+        The function is called once, here. With one listener it can return ``None``: the file then has the rows of that
+        part. An operator's settings override the arguments.
+
+        Args:
+            name: 1 to 50 letters, digits, ``_ . -``.
+            listeners: Their names, or tables by name with the fields of ``[report_types.NAME.listeners.NAME]``.
+            stages: Instead of ``listeners``: a list of them per stage. A stage begins when the one before is complete.
+            feeds: By stage from 2 on: one query over the parts so far. The queries of the stage can use its one row.
+            parameters: The allowed conditions: ``{"country": "text"}``; any by default.
+            format: For requests that name none; ``csv`` by default.
+            bom: Whether CSV begins with a byte order mark.
+            checks: Number of delayed checks before a stage is given up, 1 to 1,000; 6 by default.
+            check_every: Time between two checks, 1 s to 1 h; 1 min by default.
+            deadline: Of the whole report, 1 s to 7 days; 30 min by default.
+            keep: How long the file is kept, 1 min to 10 years; 7 days by default.
+            notify: The receiver that is notified of the end, for requests that name none.
+
+        Raises:
+            Rejected: ``invalid_report_type`` with every mistake, ``duplicate_report``. Permanent.
+        """
+        options = _given(locals())
+        return self._register(ReportRegistry, lambda function: declare_report(name, function, options))
 
     def batch(
         self,
@@ -196,251 +355,12 @@ class BatchDeclarations:
         Raises:
             Rejected: ``invalid_batch`` with every mistake, ``duplicate_batch``. Permanent.
         """
-        options = {
-            "audience": audience,
-            "action": action,
-            "release": release,
-            "cron": cron,
-            "date_time_execution": date_time_execution,
-            "time_zone": time_zone,
-            "restartable": restartable,
-            "restartable_unit": restartable_unit,
-            "restartable_unit_type": restartable_unit_type,
-            "overlap": overlap,
-            "misfire": misfire,
-            "misfire_max": misfire_max,
-            "misfire_grace": misfire_grace,
-            "chunk_rows": chunk_rows,
-            "rate": rate,
-            "attempts": attempts,
-            "on_finished": on_finished,
-        }
+        options = _given(locals())
+        return self._register(BatchRegistry, lambda function: declare_batch(name, function, plan, options))
 
-        def register(function: B) -> B:
-            self.registrations.of(BatchRegistry).add(declare_batch(name, function, plan, options))
-            return function
-
-        return register
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-P = TypeVar("P", bound=Courier)
-M = TypeVar("M", bound=ModuleHandler)
-L = TypeVar("L", bound=ListenerFunction)
-R = TypeVar("R", bound=Callable[[], str | None])
-
-
-class Declarations(BatchDeclarations):
-    """The decorators of :class:`~tickwright.Tickwright`; they fill ``registrations``, also at import time."""
-
-    def job(
-        self,
-        name: str,
-        *,
-        timeout: Duration | None = None,
-        max_attempts: int | None = None,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
-        concurrency: int | None = None,
-        rate: str | None = None,
-        keep_history: bool = True,
-    ) -> Callable[[F], F]:
-        """Register the decorated function as the handler of one-shot jobs called ``name``.
-
-        The function takes the :class:`~tickwright.Job`, then arguments that are read from the payload by name and
-        checked against their annotations. It is ``async``, or it runs in a thread.
-
-        Args:
-            name: 1 to 50 letters, digits, ``_ . : -``.
-            timeout: Of one attempt, 1 ms to 1 day; 30 s by default.
-            max_attempts: 1 to 1,000; 3 by default.
-            retry: ``{"base": "1s", "factor": 2, "cap": "1h"}`` or a :class:`~tickwright.RetryPolicy`.
-            concurrency: Concurrent attempts in all workers together; no limit by default.
-            rate: Starts in all workers together, such as ``"50/s"``.
-            keep_history: Whether completed jobs stay readable for the retention time.
-
-        Raises:
-            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
-        """
-        options = {
-            "timeout": timeout,
-            "max_attempts": max_attempts,
-            "retry": retry,
-            "concurrency": concurrency,
-            "rate": rate,
-            "keep_history": keep_history,
-        }
-
+    def _register(self, registry: type[Any], declare: Callable[[F], Any]) -> Callable[[F], F]:
         def register(function: F) -> F:
-            self.registrations.of(HandlerRegistry).add(declare_job(name, function, options))
-            return function
-
-        return register
-
-    def partner(
-        self,
-        name: str,
-        *,
-        rate: str | None = None,
-        per_minute: int | None = None,
-        per_day: int | None = None,
-        concurrency: int | None = None,
-        timeout: Duration | None = None,
-        quiet: str | Sequence[str] | None = None,
-        breaker: Mapping[str, Any] | None = None,
-        terminal_statuses: Sequence[str] | None = None,
-    ) -> Callable[[P], P]:
-        """Register the decorated function as the courier that polls the partner ``name`` for trackers.
-
-        The function takes a :class:`~tickwright.Poll` and returns an :class:`~tickwright.Answer`, or
-        :class:`~tickwright.Throttled` if the partner asks for silence. An exception is a failed call, which changes
-        nothing of the tracker and is retried. Limits hold for all processes together. An operator's settings override
-        the arguments.
-
-        Args:
-            name: 1 to 50 letters, digits, ``_ . -``: the trackers' ``partner``.
-            rate: Calls, such as ``"50/s"``, spread evenly.
-            per_minute: Calls in any minute.
-            per_day: Calls in any 24 hours.
-            concurrency: Concurrent calls.
-            timeout: Of one call, 10 ms to 5 min; 10 s by default.
-            quiet: Hours without calls: ``"22:00-06:00 Europe/Berlin"``, or several.
-            breaker: ``{"failures": 10, "share": 0.5, "window": "10s", "open": "5s", "open_max": "5m"}``.
-            terminal_statuses: Statuses that end a tracker; ``["Delivered"]`` by default.
-
-        Raises:
-            Rejected: ``invalid_partner`` with every mistake, ``duplicate_partner``. Permanent.
-        """
-        options = {
-            "rate": rate,
-            "per_minute": per_minute,
-            "per_day": per_day,
-            "concurrency": concurrency,
-            "timeout": timeout,
-            "quiet": quiet,
-            "breaker": breaker,
-            "terminal_statuses": terminal_statuses,
-        }
-
-        def register(function: P) -> P:
-            self.registrations.of(CourierRegistry).add(declare_partner(name, function, options))
-            return function
-
-        return register
-
-    def module(
-        self, name: str, *, every: Duration | None = None, timeout: Duration | None = None, gated: bool | None = None
-    ) -> Callable[[M], M]:
-        """Register the decorated function as the poll of entities for the module ``name``.
-
-        The function takes an :class:`~tickwright.EntityTask` and runs to its end once per entity and window. An
-        exception is a failed run, which is retried while the window lasts. If it returns a
-        :class:`~tickwright.Throttled`, it is called again when the provider allows. Any other return value is ignored.
-        An operator's settings override the arguments.
-
-        Args:
-            name: 1 to 50 capitals, digits or ``_``: in the entities' ``polling_enabled_modules``.
-            every: Length of a window, whole seconds from 1 s to 1 day; 15 min by default.
-            timeout: Of one run, 10 ms to 25 min; 60 s by default.
-            gated: Whether it is polled only where ``ENABLE_<NAME>_POLLING=true``.
-
-        Raises:
-            Rejected: ``invalid_module`` with every mistake, ``duplicate_module``. Permanent.
-        """
-        options = {"every": every, "timeout": timeout, "gated": gated}
-
-        def register(function: M) -> M:
-            self.registrations.of(ModuleRegistry).add(declare_module(name, function, options))
-            return function
-
-        return register
-
-    def listener(
-        self,
-        name: str,
-        *,
-        source: str | None = None,
-        attempts: int | None = None,
-        timeout: Duration | None = None,
-        columns: Mapping[str, str] | None = None,
-    ) -> Callable[[L], L]:
-        """Register the decorated function as the listener ``name``, which yields its part of each report that needs it.
-
-        The function is an ``async def`` that takes a :class:`~tickwright.ReportRequest` and yields rows: mappings, each
-        with the names of the first one. An exception is a failed attempt, which is retried. The arguments are defaults
-        for reports of this program.
-
-        Args:
-            name: 1 to 50 letters, digits or ``_``, a letter first: the part's table in the SQL that merges.
-            source: The ``[sources.NAME]`` that ``request.rows`` queries.
-            attempts: 1 to 100; 3 by default.
-            timeout: Of one attempt, 10 ms to 6 hours; 5 min by default.
-            columns: DuckDB types by name, for columns whose type rows do not show: ``{"id": "BIGINT"}``.
-
-        Raises:
-            Rejected: ``invalid_listener`` with every mistake, ``duplicate_listener``. Permanent.
-        """
-        options = {"source": source, "attempts": attempts, "timeout": timeout, "columns": columns}
-
-        def register(function: L) -> L:
-            self.registrations.of(ListenerRegistry).add(declare_listener(name, function, options))
-            return function
-
-        return register
-
-    def report(
-        self,
-        name: str,
-        *,
-        listeners: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
-        stages: Sequence[Sequence[str] | Mapping[str, Mapping[str, Any]]] | None = None,
-        feeds: Mapping[int, str] | None = None,
-        parameters: Mapping[str, str | Mapping[str, Any]] | None = None,
-        format: Literal["csv", "parquet"] | None = None,  # noqa: A002  the name in the file and in REST
-        bom: bool | None = None,
-        checks: int | None = None,
-        check_every: Duration | None = None,
-        deadline: Duration | None = None,
-        keep: Duration | None = None,
-        notify: str | None = None,
-    ) -> Callable[[R], R]:
-        """Register a report type; the decorated function takes nothing and returns the SQL that merges the parts.
-
-        The function is called once, here. With one listener it can return ``None``: the file then has the rows of that
-        part. An operator's settings override the arguments.
-
-        Args:
-            name: 1 to 50 letters, digits, ``_ . -``.
-            listeners: Their names, or tables by name with the fields of ``[report_types.NAME.listeners.NAME]``.
-            stages: Instead of ``listeners``: a list of them per stage. A stage begins when the one before is complete.
-            feeds: By stage from 2 on: one query over the parts so far. The queries of the stage can use its one row.
-            parameters: The allowed conditions: ``{"country": "text"}``; any by default.
-            format: For requests that name none; ``csv`` by default.
-            bom: Whether CSV begins with a byte order mark.
-            checks: Number of delayed checks before a stage is given up, 1 to 1,000; 6 by default.
-            check_every: Time between two checks, 1 s to 1 h; 1 min by default.
-            deadline: Of the whole report, 1 s to 7 days; 30 min by default.
-            keep: How long the file is kept, 1 min to 10 years; 7 days by default.
-            notify: The receiver that is notified of the end, for requests that name none.
-
-        Raises:
-            Rejected: ``invalid_report_type`` with every mistake, ``duplicate_report``. Permanent.
-        """
-        options = {
-            "listeners": listeners,
-            "stages": stages,
-            "feeds": feeds,
-            "parameters": parameters,
-            "format": format,
-            "bom": bom,
-            "checks": checks,
-            "check_every": check_every,
-            "deadline": deadline,
-            "keep": keep,
-            "notify": notify,
-        }
-
-        def register(function: R) -> R:
-            self.registrations.of(ReportRegistry).add(declare_report(name, function, options))
+            self.registrations.of(registry).add(declare(function))
             return function
 
         return register

@@ -14,27 +14,31 @@ The object turns arguments into values; capabilities do the rest. It trusts no a
 would refuse, before that reaches a statement that other callers share.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from opentelemetry.trace import Span
-
-from tickwright.app.borrowed import borrow, borrow_sync, finish, schedule_through
-from tickwright.app.bulk import copy_jobs
+from tickwright.app.borrowed import Fetching, borrow, borrow_sync, finish, schedule_through
 from tickwright.app.declarations import Declarations, Duration, as_duration
-from tickwright.app.entities import Entities
 from tickwright.app.payloads import to_json
-from tickwright.app.reporting import RequestedReport, request_report
-from tickwright.app.tracking import Tracked, Trackers, new_tracker, track, track_borrowed
+from tickwright.app.resources import (
+    Entities,
+    RequestedReport,
+    Tracked,
+    Trackers,
+    new_tracker,
+    request_report,
+    track,
+    track_borrowed,
+)
 from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
-from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
+from tickwright.capabilities.jobs.enqueue import TOGETHER, Enqueuer, Scheduled
 from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.polling.service import PollingService
@@ -155,7 +159,11 @@ class Tickwright(Declarations):
         stores earlier ones. That blocks the event loop for up to half a second at a time, so do not call it in a
         program that also runs handlers. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
         """
-        return await copy_jobs(self._open.pool, self._open.of(Enqueuer).types, jobs)
+        enqueuer = self._open.of(Enqueuer)
+        with traces.working("send", TOGETHER) as span:
+            stored = await enqueuer.copy(jobs)
+            span.set_attribute("messaging.batch.message_count", stored)
+            return stored
 
     def schedule_sync(
         self,
@@ -335,14 +343,9 @@ class Tickwright(Declarations):
                 ``schedule``. Permanent.
             Unavailable: ``app_not_open``.
         """
-        _check_destination(destination, self.settings)
-        with traces.working("create", traces.shown(destination)) as span:
-            values = _message(destination, payload, key, headers)
-            if connection is not None:
-                rows = await borrow(connection).fetch(_SQL["publish"], *values)
-            else:
-                rows = await self._open.pool.fetch(_SQL["publish"], *values)
-            return _stored(rows, span)
+        return await self._publish(
+            lambda: self._open.pool if connection is None else borrow(connection), destination, payload, key, headers
+        )
 
     def publish_sync(
         self,
@@ -354,10 +357,22 @@ class Tickwright(Declarations):
         headers: Mapping[str, str] | None = None,
     ) -> int:
         """Do what :meth:`publish` does on a synchronous program's own connection; the app need not be open."""
+        return finish(self._publish(lambda: borrow_sync(connection), destination, payload, key, headers))
+
+    async def _publish(
+        self,
+        connect: Callable[[], Fetching],
+        destination: str,
+        payload: Any,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+    ) -> int:
         _check_destination(destination, self.settings)
         with traces.working("create", traces.shown(destination)) as span:
             values = _message(destination, payload, key, headers)
-            return _stored(finish(borrow_sync(connection).fetch(_SQL["publish"], *values)), span)
+            number = int((await connect().fetch(_SQL["publish"], *values))[0][0])
+            span.set_attribute("messaging.message.id", f"out_{number}")
+            return number
 
     def using(self, settings: Settings) -> Self:
         """Use ``settings`` from the next opening on, regardless of the environment; for programs that run apps."""
@@ -505,12 +520,6 @@ def _message(
     return destination, key, text, to_json(named)
 
 
-def _stored(rows: Sequence[Any], span: Span) -> int:
-    number = int(rows[0][0])
-    span.set_attribute("messaging.message.id", f"out_{number}")
-    return number
-
-
 def _check_destination(destination: str, settings: Settings) -> None:
     """Refuse at once a destination that the relay can never reach."""
     target = parse_target(destination)
@@ -521,5 +530,5 @@ def _check_destination(destination: str, settings: Settings) -> None:
         if reason is not None:
             from tickwright.outbound.failures import blocked
 
-            said = blocked(reason)
-            raise Rejected(said.code, said.reason, reason=reason, field="destination")
+            refusal = blocked(reason)
+            raise Rejected(refusal.code, refusal.reason, reason=reason, field="destination")

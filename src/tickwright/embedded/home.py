@@ -4,10 +4,12 @@ The home is created with mode 0700. An existing home is used as it is, unless al
 could replace our files, so it is refused. Everything that we create inside has mode 0700 or 0600, so a readable home
 does not open the server.
 
-Root's server runs as another user (see ``account``). Root's home stays root's, with the password and the locks, and
-gets mode 0710 with that user's group. The server can pass through it to its data directory and its socket, but cannot
-add, rename or replace a file there. If a folder above the home is closed to the server's user, such as ``/root``, the
-server inherits the home as an open descriptor and finds its files through ``/proc/self/fd``.
+PostgreSQL refuses to run as root, but a container's user often *is* root. Root's server gets an unprivileged user and
+only the group of that user, which also owns the files that the server writes. Root's home stays root's, with the
+password and the locks, and gets mode 0710 with that user's group. The server can pass through it to its data directory
+and its socket, but cannot add, rename or replace a file there. If a folder above the home is closed to the server's
+user, such as ``/root``, the server inherits the home as an open descriptor and finds its files through
+``/proc/self/fd``.
 
 A socket's path has at most 107 bytes on Linux. If the home's path is too long for that, the socket is in a private
 folder below ``/tmp``. Its name is derived from user and home, so that every process finds the same one.
@@ -15,14 +17,136 @@ folder below ``/tmp``. Its name is derived from user and home, so that every pro
 
 import hashlib
 import os
+import pwd
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TypedDict
 
 from tickwright.domain.errors import Rejected
-from tickwright.embedded.account import Account, account_for
+
+_ACCOUNTS = ("tickwright", "nobody")
+_TRY_TIMEOUT_S = 30
+
+
+class RunAs(TypedDict, total=False):
+    """``subprocess`` arguments that drop root."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The user that runs the server and owns its data; never root. ``drops``: we are root and become this user."""
+
+    uid: int
+    gid: int
+    drops: bool
+
+    def run_as(self) -> RunAs:
+        """Return the ``subprocess`` arguments that run a program as this user, without other groups."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.drops else {}
+
+    def prefix(self) -> tuple[str, ...]:
+        """Return the command words before the server that keep set-user-id programs from regaining root."""
+        return ("setpriv", "--no-new-privs") if self.drops and _has_setpriv() else ()
+
+    def can(self, *command: str) -> bool:
+        """Return whether ``command`` succeeds as this user."""
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_TRY_TIMEOUT_S, cwd="/", **self.run_as())
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return True
+
+    def own(self, folder: Path) -> None:
+        """Make this user the owner of ``folder`` and of everything in it; links are changed, not followed.
+
+        The folder itself is changed last, so that the next start repeats an interrupted change.
+
+        Raises:
+            Rejected: ``embedded_root_not_dropped``: root may not change owners here. Permanent.
+        """
+        try:
+            for _, folders, files, descriptor in os.fwalk(folder):
+                for name in (*folders, *files):
+                    os.chown(name, self.uid, self.gid, dir_fd=descriptor, follow_symlinks=False)
+            os.chown(folder, self.uid, self.gid, follow_symlinks=False)
+        except OSError as error:
+            raise _not_dropped(self.uid, str(error)) from error
+
+
+def account_for(home: Path) -> Account:
+    """Return the user that runs the server in ``home``; ``home`` exists.
+
+    An ordinary user is that user itself. For root it is the first of these that is not root: the owner of the home, the
+    owner of the data directory, the account ``tickwright``, ``nobody``. Not ``postgres``: another server of the machine
+    can run under it.
+
+    Raises:
+        Rejected: ``embedded_home_not_ours``: the home is another user's; ``embedded_root_not_dropped``: we are root and
+            may not become another user. Permanent.
+    """
+    owner = home.stat()
+    if os.geteuid() == owner.st_uid and owner.st_uid != 0:
+        return Account(owner.st_uid, owner.st_gid, drops=False)
+    if os.geteuid() != 0:
+        raise Rejected(
+            "embedded_home_not_ours",
+            f"{home} belongs to user {owner.st_uid}, we are {os.geteuid()}: choose another TICKWRIGHT_HOME.",
+        )
+    account = _owner_of(home) or _owner_of(home / "data") or next(_accounts(), None)
+    if account is None:
+        raise Rejected(
+            "embedded_root_not_dropped",
+            "PostgreSQL does not run as root, and there is no account to run it as: add the user tickwright.",
+        )
+    if not account.can("true"):
+        raise _not_dropped(account.uid, "a program cannot be run as that user")
+    return account
+
+
+def _owner_of(folder: Path) -> Account | None:
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return Account(found.st_uid, found.st_gid, drops=True) if found.st_uid != 0 else None
+
+
+def _accounts() -> Iterator[Account]:
+    for name in _ACCOUNTS:
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        if found.pw_uid != 0 and found.pw_gid != 0:
+            yield Account(found.pw_uid, found.pw_gid, drops=True)
+
+
+@cache
+def _has_setpriv() -> bool:
+    command = ["setpriv", "--no-new-privs", "true"]
+    try:
+        return subprocess.run(command, check=False, capture_output=True, cwd="/").returncode == 0
+    except OSError:
+        return False
+
+
+def _not_dropped(uid: int, why: str) -> Rejected:
+    return Rejected(
+        "embedded_root_not_dropped",
+        f"PostgreSQL does not run as root, and we may not run it as user {uid} ({why}). "
+        "Start Tickwright as an ordinary user, or with the capabilities CHOWN, SETUID and SETGID, "
+        "or set TICKWRIGHT_DATABASE_URL to use a server of your own.",
+    )
+
 
 SOCKET_PATH_BYTES_MAX = 103
 _LOG_BYTES_MAX = 16 * 1024 * 1024

@@ -121,12 +121,8 @@ def find_postmaster(home: Home) -> Postmaster | None:
     if not lines or not lines[0].isdigit() or not _works_in(int(lines[0]), home.data):
         return None
     port, address, status = (lines[index] if len(lines) > index else "" for index in (3, 5, 7))
-    return Postmaster(
-        pid=int(lines[0]),
-        port=int(port) if port.isdigit() else DEFAULT_PORT,
-        tcp=bool(address),
-        ready=status == "ready",
-    )
+    port_number = int(port) if port.isdigit() else DEFAULT_PORT
+    return Postmaster(pid=int(lines[0]), port=port_number, tcp=bool(address), ready=status == "ready")
 
 
 def stop_postmaster(home: Home, postmaster: Postmaster) -> None:

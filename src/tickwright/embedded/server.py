@@ -16,27 +16,142 @@ everything at once             the same
 """
 
 import os
+import socket
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
+from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import errors, sql
 
 from tickwright.domain.errors import Unavailable
-from tickwright.embedded.binaries import find_binaries, programs_for
-from tickwright.embedded.cluster import check_settings, make_cluster
-from tickwright.embedded.home import Home, open_home
-from tickwright.embedded.launch import Launch
+from tickwright.embedded.binaries import Binaries, find_binaries, programs_for
+from tickwright.embedded.cluster import (
+    STATISTICS_LIBRARY,
+    check_settings,
+    command_line,
+    make_cluster,
+    server_environment,
+)
+from tickwright.embedded.home import Account, Home, View, open_home
 from tickwright.embedded.processes import (
     Postmaster,
+    clear_leftovers,
     find_postmaster,
     is_only_user,
+    is_running,
     join_users,
     start_lock,
     stop_postmaster,
     stop_roots_server,
+    wait_until,
 )
+
+_LAUNCHES_MAX = 3
+_PROBE_TIMEOUT_S = "3"
+_DETACH = '"$@" </dev/null >&2 & echo $!'  # the server outlives us; init reaps it, so we keep no zombie
+
+
+class Launch:
+    """Starts a server, whatever state the last one is in, until it accepts connections.
+
+    ::
+
+        ready? ── yes ─────────────────────────────────────────────► done
+          │ no
+          ├─ a postmaster lives (starts, recovers, stops) ─► check again later
+          ├─ it lives and reports ready, but its socket is gone ─► stop it
+          └─ nothing lives ─► clear the leftovers, launch, check again later
+
+    A recovery after a crash can take minutes, so a live server is waited for. Only a server that ends by itself is
+    launched again, at most three times. The caller holds the start lock.
+    """
+
+    def __init__(self, home: Home, binaries: Binaries, settings: Mapping[str, str], *, tcp: bool) -> None:
+        self._home, self._binaries, self._settings, self._tcp = home, binaries, settings, tcp
+        self._launches = 0
+        self._pid: int | None = None
+
+    def bring_up(self, within: timedelta) -> Postmaster:
+        """Return the server once it accepts connections.
+
+        Raises:
+            Unavailable: ``embedded_start_failed``: it ended by itself; the text has the end of its log;
+                ``embedded_start_timeout``: its recovery continues. Retry both.
+        """
+        self._home.make_socket_folder()
+        if wait_until(self._is_up, within):
+            postmaster = find_postmaster(self._home)
+            if postmaster is not None:
+                return postmaster
+        raise Unavailable(
+            "embedded_start_timeout",
+            f"PostgreSQL in {self._home.path} accepts no connections after {within}; "
+            "it goes on with its recovery, so try again later.",
+        )
+
+    def _is_up(self) -> bool:
+        postmaster = find_postmaster(self._home)
+        if postmaster is None:
+            self._launch_unless_pending()
+            return False
+        sockets, port = self._home.sockets, str(postmaster.port)
+        command = [self._binaries.program("pg_isready"), "-q", "-h", str(sockets), "-p", port, "-t", _PROBE_TIMEOUT_S]
+        if subprocess.run(command, check=False, capture_output=True, env=server_environment()).returncode == 0:
+            return True
+        if postmaster.ready and not (sockets / f".s.PGSQL.{port}").exists():
+            stop_postmaster(self._home, postmaster)  # its socket was removed: no client can reach it
+        return False
+
+    def _launch_unless_pending(self) -> None:
+        if self._pid is not None and is_running(self._pid):
+            return
+        if self._launches == _LAUNCHES_MAX:
+            raise Unavailable("embedded_start_failed", f"PostgreSQL ended at once: {self._home.log_tail()}")
+        clear_leftovers(self._home)
+        self._launches += 1
+        log = self._home.open_log()
+        try:
+            with self._home.view() as view:
+                server = [*self._home.account.prefix(), *self._server(view)]
+                self._pid = _run_detached(server, log, self._home.account, view.descriptors)
+        finally:
+            os.close(log)
+
+    def _server(self, view: View) -> list[str]:
+        settings = command_line(
+            self._settings,
+            view.path(self._home.sockets),
+            tcp_port=_free_port() if self._tcp else None,
+            statistics=self._binaries.has_library(STATISTICS_LIBRARY),
+        )
+        return [self._binaries.program("postgres"), "-D", str(view.path(self._home.data)), *settings]
+
+
+def _run_detached(command: list[str], log: int, account: Account, descriptors: tuple[int, ...]) -> int:
+    try:
+        done = subprocess.run(
+            ["sh", "-c", _DETACH, "sh", *command], check=True, text=True, start_new_session=True, pass_fds=descriptors,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=server_environment(), cwd="/",
+            **account.run_as(),
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Unavailable("embedded_start_failed", f"PostgreSQL could not be launched: {error}") from error
+    return int(done.stdout)
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
 
 _LEAVE_WITHIN = timedelta(seconds=10)
 _START_WITHIN = timedelta(minutes=10)
@@ -75,11 +190,8 @@ class EmbeddedServer:
         tcp: bool = False,
         start_within: timedelta = _START_WITHIN,
     ) -> None:
-        self._path = home
-        self._settings = dict(settings or {})
+        self._path, self._settings, self._tcp, self._start_within = home, dict(settings or {}), tcp, start_within
         check_settings(self._settings)
-        self._tcp = tcp
-        self._start_within = start_within
         self._home: Home | None = None
         self._postmaster: Postmaster | None = None
         self._users_descriptor: int | None = None
@@ -164,8 +276,7 @@ class EmbeddedServer:
         binaries = programs_for(home.account, find_binaries(home.cluster_major()))
         if home.cluster_major() is None:
             make_cluster(home, binaries)
-        launch = Launch(home, binaries, self._settings, tcp=self._tcp)
-        return launch.bring_up(self._start_within)
+        return Launch(home, binaries, self._settings, tcp=self._tcp).bring_up(self._start_within)
 
     def _stop_if_last(self, home: Home, descriptor: int) -> bool:
         try:
@@ -197,3 +308,69 @@ class EmbeddedServer:
         if self._postmaster is None:
             raise Unavailable("embedded_not_started", "The embedded server has no address before start().")
         return self._postmaster
+
+
+_CONNECT_TIMEOUT_S = 10
+_STATEMENTS = files("tickwright.embedded") / "sql"
+
+
+def ensure_database(server_url: str, name: str = "tickwright") -> str:
+    """Create the database ``name`` (at most 63 bytes, quoted) if it is missing, and return its URL.
+
+    Any number of processes can call it concurrently; one of them creates it. The user of ``server_url`` may create
+    databases. Raises ``Unavailable`` (``embedded_database_failed``: the server does not answer or refuses). Retry.
+    """
+    try:
+        with psycopg.connect(server_url, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S) as connection:
+            _create_if_missing(connection, name)
+    except psycopg.Error as error:
+        raise Unavailable("embedded_database_failed", f"Database {name!r} could not be made: {error}") from error
+    parts = urlsplit(server_url)
+    return urlunsplit(parts._replace(path="/" + quote(name, safe="")))
+
+
+def ensure_reader(database_url: str, name: str) -> str:
+    """Create a plain role that reads the tables in a database's schema ``public``; return its URL for a source.
+
+    The user of ``database_url`` owns the tables. The role's password is derived from the one in ``database_url``, so
+    each call returns the same; if that has no password, the role has none. Any number of processes can call it
+    concurrently. If the user may not create roles, its own URL is returned, because it is plain enough. Raises
+    ``Unavailable`` (``embedded_database_failed``: the server does not answer or refuses). Retry.
+    """
+    parts = urlsplit(database_url)
+    password = sha256(f"{name}:{parts.password}".encode()).hexdigest() if parts.password else ""
+    try:
+        with psycopg.connect(database_url, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S) as connection:
+            connection.execute(_statement("one_at_a_time"))
+            _put_reader(connection, name, password)
+    except errors.InsufficientPrivilege:
+        return database_url
+    except psycopg.Error as error:
+        raise Unavailable("embedded_database_failed", f"Role {name!r} could not be made: {error}") from error
+    user = quote(name, safe="") + (f":{password}" if password else "")
+    return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc.rpartition('@')[2]}"))
+
+
+def _put_reader(connection: psycopg.Connection, name: str, password: str) -> None:
+    role = sql.Identifier(name)
+    with suppress(errors.DuplicateObject):
+        connection.execute(sql.SQL(_statement("make_reader")).format(name=role))
+    if password:
+        text = _statement("set_reader_password")
+        connection.execute(sql.SQL(text).format(name=role, password=sql.Literal(password)))
+    connection.execute(sql.SQL(_statement("let_reader_in")).format(name=role))
+
+
+def _create_if_missing(connection: psycopg.Connection, name: str) -> None:
+    found = connection.execute(_statement("database_exists"), {"name": name}).fetchone()
+    if found is not None and found[0]:
+        return
+    create = sql.SQL(_statement("create_database")).format(name=sql.Identifier(name))
+    try:
+        connection.execute(create)
+    except (errors.DuplicateDatabase, errors.UniqueViolation):
+        return  # another process was faster
+
+
+def _statement(name: str) -> str:
+    return (_STATEMENTS / f"{name}.sql").read_text(encoding="utf-8")

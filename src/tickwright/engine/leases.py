@@ -19,8 +19,9 @@ idle seconds, which is less than every lease. A takeover waits for the lock one 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import Any, Protocol
 
 import asyncpg
@@ -31,6 +32,7 @@ from tickwright.engine.service import LoopService
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.service import NO_PROBE, Probe
+from tickwright.ports.session import HeldLease
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 from tickwright.store.queries import load
 
@@ -326,3 +328,47 @@ def leases_source(services: Sequence[LeaseHolder]) -> Source:
         return samples
 
     return read
+
+
+AWAY_S = 1.0
+TERMS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
+"""Terms of an ordinary loop's lease: another process takes over within 20 s."""
+
+_rounds_log = structlog.get_logger("tickwright.rounds")
+
+
+class LeasedRounds(LeasedService):
+    """Calls ``round`` repeatedly while this process holds the lease: repeated work, in one process at a time.
+
+    Args:
+        name: Of the service and of its lease.
+        round_: Does the work that is due, in transactions of the lease. Returns in how many seconds to call it again;
+            0 for at once.
+        rest_max_s: Longest pause between two calls.
+        wakeup: Set when something has changed: the next call comes at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        leases: Leases,
+        round_: Callable[[HeldLease], Awaitable[float]],
+        *,
+        terms: LeaseTerms | None = None,
+        rest_max_s: float = 5.0,
+        wakeup: asyncio.Event | None = None,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        super().__init__(name, leases, name, self._rounds, terms=terms, wakeup=wakeup, probe=probe)
+        self._round, self._rest_max_s = round_, rest_max_s
+
+    async def _rounds(self, lease: Lease) -> None:
+        while lease.holds() and not self.stopping.is_set():
+            self.wakeup.clear()
+            try:
+                rest_s = await self._round(lease)
+            except UNAVAILABLE as error:
+                _rounds_log.warning("rounds.failed", loop=self.name, error=repr(error))
+                rest_s = AWAY_S
+            self.tick()
+            await self.wait_for_work(min(max(rest_s, 0.0), self._rest_max_s))

@@ -9,8 +9,8 @@ from kit import page_guards as checks
 from kit.mutants import mutate
 from kit.page_guards import Check, guarded
 from tickwright.api import app, auth, cookies, gate, session_routes, sessions
-from tickwright.capabilities.jobs import fast_route as lane
 from tickwright.capabilities.jobs import rest as job_routes
+from tickwright.capabilities.jobs import rest as lane
 from tickwright.capabilities.operations.keys import ApiKeys
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.dashboard import page

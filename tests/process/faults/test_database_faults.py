@@ -26,8 +26,7 @@ from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
-from tickwright.engine.leased_loop import TERMS, LeasedRounds
-from tickwright.engine.leases import Leases
+from tickwright.engine.leases import TERMS, LeasedRounds, Leases
 from tickwright.ports.session import HeldLease
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import UNAVAILABLE, Pool

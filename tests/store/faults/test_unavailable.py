@@ -7,8 +7,7 @@ import pytest
 
 from kit.leases import LONG
 from kit.waiting import eventually_async
-from tickwright.engine.leased_loop import LeasedRounds
-from tickwright.engine.leases import Leases
+from tickwright.engine.leases import LeasedRounds, Leases
 from tickwright.ports.session import HeldLease
 from tickwright.rest.problems import translate
 from tickwright.store.pool import REFUSED, UNAVAILABLE, NotificationQueueFullError, Pool

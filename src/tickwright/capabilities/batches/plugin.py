@@ -101,8 +101,7 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.executions.producer import Producer
         from tickwright.capabilities.batches.retention import BatchRetention
         from tickwright.domain.leases import LeaseTerms
-        from tickwright.engine.leased_loop import TERMS, LeasedRounds
-        from tickwright.engine.leases import Leases
+        from tickwright.engine.leases import TERMS, LeasedRounds, Leases
         from tickwright.engine.retention import TERMS as UPKEEP
         from tickwright.engine.wakeup import WakeupListener
 

@@ -97,8 +97,7 @@ class FanoutPlugin(Plugin):
             read_parties,
         )
         from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler, scheduler_source
-        from tickwright.engine.leased_loop import LeasedRounds
-        from tickwright.engine.leases import Leases
+        from tickwright.engine.leases import LeasedRounds, Leases
         from tickwright.engine.retention import TERMS
         from tickwright.engine.wakeup import WakeupListener
         from tickwright.ports.broker import Brokers

@@ -10,7 +10,7 @@ returns the error of each. Jobs whose key an open transaction holds wait in a th
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -50,7 +50,7 @@ COLLECTED_S = 10.0
 """Limit of one write of a batch; behind it, the callers get the error ``outcome_unknown``."""
 HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "20ms", "2ms", "4s"
 """How long a statement waits for a held key: in a batch, one by one to find which key it is, and apart."""
-COPY_ROWS = 5000
+COPY_ROWS = 50_000
 TYPES_FRESH_S = 1.0
 NO_DELAY = timedelta()
 COPY_COLUMNS = (
@@ -237,32 +237,26 @@ class Enqueuer:
         return answers
 
     async def copy(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> int:
-        """Schedule many jobs without keys by COPY, the fastest way; return how many."""
-        known: dict[str, int] = {}
-        records = []
-        for job in jobs:
-            attempts = known.get(job.task_type)
-            if attempts is None:
-                attempts = known[job.task_type] = (await self.types.get(job.task_type)).max_attempts
-            records.append(_record(_in_trace(check_new_job(job)), job.max_attempts or attempts))
-        if connection is not None:
-            return await self._copy(connection, records)
-        async with self._pool.acquire() as own, own.transaction():
-            return await self._copy(own, records)
+        """Schedule many checked jobs without keys by COPY, the fastest way, all or none; return how many.
 
-    async def _copy(self, connection: Connection, records: list[tuple[Any, ...]]) -> int:
-        if any(record[0] is None for record in records):
-            now = await connection.fetchval(_SQL["now"])
-            records = [(now + (record[7] or NO_DELAY), *record[1:]) if not record[0] else record for record in records]
-        records = [(*record[:7], record[8]) for record in records]
-        for start in range(0, len(records), COPY_ROWS):
+        Rows are made while PostgreSQL stores earlier ones, so the slower side decides the speed, not the sum of both. A
+        task type that is not cached yet ends a COPY; it is read, and the next COPY continues.
+
+        Raises:
+            Rejected: ``unknown_task_type``, ``key_in_bulk``. Permanent.
+        """
+        if connection is None:
+            async with self._pool.acquire() as own, own.transaction():
+                return await self.copy(jobs, connection=own)
+        rows = _CopyRows(jobs, await connection.fetchval(_SQL["now"]))
+        while rows.more:
+            if rows.unknown is not None:
+                rows.attempts[rows.unknown] = (await self.types.get(rows.unknown)).max_attempts
+                rows.unknown = None
             await connection.copy_records_to_table(
-                "scheduled_tasks",
-                schema_name="tickwright",
-                columns=COPY_COLUMNS,
-                records=records[start : start + COPY_ROWS],
+                "scheduled_tasks", schema_name="tickwright", columns=COPY_COLUMNS, records=rows.some(COPY_ROWS)
             )
-        return len(records)
+        return rows.count
 
     async def _insert(
         self, connection: Connection, pairs: Sequence[_Pair], *, strict: bool = True, patience: str | None = None
@@ -356,6 +350,48 @@ def _in_trace(job: NewJob) -> NewJob:
     """Return ``job`` as a part of the current trace, where there is one."""
     here = traces.current()
     return job if here is None else msgspec.structs.replace(job, traceparent=here)
+
+
+class _CopyRows:
+    """The rows of a COPY, made on demand.
+
+    Attributes:
+        attempts: Attempts by known task type.
+        unknown: The type that stopped the rows. The caller sets its ``attempts`` and continues.
+        more: Whether rows can be left.
+    """
+
+    def __init__(self, jobs: Iterable[NewJob], now: datetime) -> None:
+        self._jobs, self._now, self._traceparent = iter(jobs), now, traces.current()
+        self._held: NewJob | None = None
+        self.attempts: dict[str, int] = {}
+        self.unknown: str | None = None
+        self.more = True
+        self.count = 0
+
+    def some(self, rows_max: int) -> Iterator[tuple[Any, ...]]:
+        """Return at most ``rows_max`` rows; fewer at the end, or before an unknown type."""
+        attempts_of, now, traceparent = self.attempts, self._now, self._traceparent
+        for _ in range(rows_max):
+            job = self._held or next(self._jobs, None)
+            self._held = None
+            if job is None:
+                self.more = False
+                return
+            if job.key is not None:
+                raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
+            type_attempts = attempts_of.get(job.task_type)
+            if type_attempts is None:
+                self._held, self.unknown = job, job.task_type
+                return
+            timeout = job.timeout
+            self.count += 1
+            yield (
+                job.execute_at or now + (job.delay or NO_DELAY), job.task_type, job.payload,
+                job.max_attempts or type_attempts, job.priority,
+                None if timeout is None else round(timeout.total_seconds() * 1000), job.expires_at,
+                traceparent or job.traceparent,
+            )  # fmt: skip
 
 
 PLAIN_ROWS_MAX = 5_000

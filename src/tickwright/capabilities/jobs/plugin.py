@@ -47,9 +47,9 @@ class JobsPlugin(Plugin):
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return the check of a task type."""
-        from tickwright.capabilities.jobs.type_schema import check_task_type
+        from tickwright.capabilities.jobs.task_types import read_task_type
 
-        return {"task_types": check_task_type}
+        return {"task_types": read_task_type}
 
     def provide(self, context: Context) -> None:
         """Offer the job service and the enqueuer, which batches single requests."""
@@ -67,8 +67,13 @@ class JobsPlugin(Plugin):
         """Register the handlers' task types where no operator has set them up, and store those of the TOML file."""
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
-        from tickwright.capabilities.jobs.task_types import load_types, register_handler
-        from tickwright.capabilities.jobs.type_schema import as_declared, read_declared, request_of
+        from tickwright.capabilities.jobs.task_types import (
+            as_declared,
+            load_types,
+            read_declared,
+            register_handler,
+            request_of,
+        )
 
         async with context.pool.acquire() as connection:
             for handler in context.registrations.of(HandlerRegistry).all():
@@ -131,9 +136,9 @@ class JobsPlugin(Plugin):
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:
         """Return the route that schedules one job."""
         from tickwright.capabilities.jobs.admin.service import JobService
-        from tickwright.capabilities.jobs.fast_route import PATH, post_job
+        from tickwright.capabilities.jobs.rest import POST_JOB_PATH, post_job
 
-        return {PATH: partial(post_job, context.ports.get(JobService), gate)}
+        return {POST_JOB_PATH: partial(post_job, context.ports.get(JobService), gate)}
 
     def schemas(self) -> Sequence[Any]:
         """Return the structs of the routes."""

@@ -3,6 +3,7 @@
 The gate provides the caller, the role and the body. Bodies are read strictly, so no route lets FastAPI parse one.
 """
 
+from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -43,12 +44,14 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.signatures import RotateRequest
 from tickwright.domain.states import JobStatus
+from tickwright.domain.strict_json import shown
 from tickwright.domain.time_texts import parse_duration
 from tickwright.domain.traceparent import NAME, traceparent_of
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation, Page, sees, sight
 from tickwright.rest.gate import Gate
+from tickwright.rest.problems import SAFE_HEADERS
 from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, answer, answers, instant_of, takes
 
 SCOPE = "jobs:schedule"
@@ -399,3 +402,32 @@ def _shift(text: str | None) -> timedelta | None:
     back = text.startswith("-")
     length = parse_duration(text[back:], field="shift")
     return -length if back else length
+
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+POST_JOB_PATH = "/v1/jobs"
+_HEADERS = [(b"content-type", b"application/json"), *SAFE_HEADERS]
+
+
+async def post_job(service: JobService, gate: Gate, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
+    """Respond to ``POST /v1/jobs`` without the framework, whose work per request would exceed that of the insert.
+
+    The checks, responses and errors are those of the route: both use the same functions, and a test compares them. The
+    API turns an error into a problem document.
+    """
+    gate.check_role(scope, Role.OPERATOR, SCOPE)
+    if scope["query_string"]:
+        name = scope["query_string"].decode("latin-1").partition("=")[0]
+        raise Rejected("unknown_parameter", f"no parameter {shown(name)}; known: none here", status=400)
+    body, headers = await gate.read_raw(scope, receive), scope["headers"]
+    with traces.continued(traceparent_of(headers)):
+        made = await service.schedule_text(body, key=key_of(headers), now=gate.now())
+    status, location, text = created_answer(made.id, created=made.created)
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*_HEADERS, (b"location", location.encode()), (b"content-length", str(len(text)).encode())],
+        }
+    )
+    await send({"type": "http.response.body", "body": text})

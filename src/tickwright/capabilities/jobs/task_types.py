@@ -1,7 +1,9 @@
-"""Task types as rows: reading, registering and changing them."""
+"""Task types: their schema in the TOML file and in ``@app.job``, and their rows."""
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,12 +17,171 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.signatures import OVERLAP_DEFAULT, SECRET_BYTES, check_overlap, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
-from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, parse_duration
+from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, parse_duration, parse_rate
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
+
+TIMEOUT_MAX = timedelta(days=1)
+RETRY_BASE_MAX = timedelta(days=1)
+RETRY_CAP_MAX = timedelta(days=7)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
+
+
+def _bad(remedy: str) -> Rejected:
+    return Rejected("invalid_value", remedy)
+
+
+def read_task_type(name: str, table: Any, problems: list[str], *, where: str) -> TaskType:
+    """Return the type that a table or a set of keyword arguments describes; add every mistake to ``problems``."""
+    if not _NAME.fullmatch(name):
+        problems.append(f"{where}: a name has 1 to 50 letters, digits, '_', '.', ':' or '-'")
+    if not isinstance(table, dict):
+        problems.append(f"{where}: write a table, [task_types.NAME]")
+        return TaskType(name, "")
+    if "target" not in table:
+        problems.append(f"{where}.target: missing; such as https://… or python:{name}")
+    values = {}
+    for key, value in table.items():
+        if key in _READERS:
+            field, read = _READERS[key]
+            try:
+                values[field] = read(value)
+            except Rejected as error:
+                problems.append(f"{where}.{key}: {error.message}")
+        else:
+            near = difflib.get_close_matches(key, _READERS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(_READERS)}"
+            problems.append(f"{where}.{key}: unknown key; {hint}")
+    return TaskType(name, values.pop("target", ""), **values)
+
+
+def read_duration(value: Any) -> timedelta:
+    """Return a duration from ``"30s"`` or a ``timedelta``; refuse a bare number, which has no unit."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _bad('write a duration with its unit, such as "30s"')
+    if not isinstance(value, str):
+        raise _bad(f'{value} has no unit; write "{value}s" for seconds')
+    return parse_duration(value)
+
+
+def _read_rate(value: Any) -> float:
+    count, unit_s = parse_rate(value)
+    return count / unit_s
+
+
+def read_retry(value: Any) -> RetryPolicy:
+    """Return a policy from ``{ base = "1s", factor = 2, cap = "1h" }``, each part optional."""
+    policy = value if isinstance(value, RetryPolicy) else _policy_of(value)
+    if policy.base > policy.cap:
+        raise _bad(f"base, {format_duration(policy.base)}, is above cap, {format_duration(policy.cap)}")
+    return policy
+
+
+def _policy_of(value: Any) -> RetryPolicy:
+    if not isinstance(value, Mapping):
+        raise _bad('write { base = "1s", factor = 2, cap = "1h" }')
+    strange = sorted(set(value) - {"base", "factor", "cap"})
+    if strange:
+        raise _bad(f"unknown part {strange[0]!r}; allowed: base, factor, cap")
+    default = RetryPolicy()
+    return RetryPolicy(
+        _within("base", read_duration(value.get("base", default.base)), timedelta(), RETRY_BASE_MAX),
+        _number("factor", value.get("factor", default.factor), 1, 10),
+        _within("cap", read_duration(value.get("cap", default.cap)), timedelta(), RETRY_CAP_MAX),
+    )
+
+
+def _within(what: str, value: timedelta, low: timedelta, high: timedelta) -> timedelta:
+    if not low <= value <= high:
+        raise _bad(f"{what} is between {low} and {high}")
+    return value
+
+
+def _number(what: str, value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise _bad(f"{what} is a number from {low} to {high}")
+    return float(value)
+
+
+def _read_timeout(value: Any) -> timedelta:
+    return _within("a timeout", read_duration(value), timedelta(milliseconds=1), TIMEOUT_MAX)
+
+
+def _read_target(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _bad("write a destination, such as https://… or python:NAME")
+    parse_target(value)
+    return value
+
+
+def _read_statuses(value: Any) -> frozenset[int]:
+    if not isinstance(value, list | tuple | set | frozenset) or not all(
+        isinstance(status, int) and 300 <= status <= 599 for status in value
+    ):
+        raise _bad("write a list of HTTP statuses from 300 to 599, such as [401, 403]")
+    return frozenset(value)
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise _bad(f"a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def _read_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _bad("true or false")
+    return value
+
+
+_READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "target": ("target", _read_target),
+    "timeout": ("timeout", _read_timeout),
+    "max_attempts": ("max_attempts", _whole(1, 1000)),
+    "retry": ("retry", read_retry),
+    "final_statuses": ("final_statuses", _read_statuses),
+    "concurrency": ("concurrency", _whole(1, 100_000)),
+    "rate": ("rate_per_s", _read_rate),
+    "keep_history": ("keep_history", _read_flag),
+}
+
+
+def read_declared(tables: Mapping[str, Any]) -> list[TaskType]:
+    """Return the task types of the TOML file, which has passed the checks."""
+    return [read_task_type(name, table, [], where=name) for name, table in tables.items()]
+
+
+def as_declared(kind: TaskType | None) -> TaskType | None:
+    """Return ``kind`` without the fields that a file cannot set, so that an unchanged file changes nothing."""
+    if kind is None:
+        return None
+    factor = round(kind.retry.factor, 4)  # the table stores a float of four bytes
+    return replace(kind, retry=replace(kind.retry, factor=factor), paused=False, gone=False, secrets=(), version=1)
+
+
+def request_of(kind: TaskType) -> TaskTypeRequest:
+    """Return ``kind`` as the request that creates it."""
+    return TaskTypeRequest(
+        target=kind.target,
+        timeout=format_duration(kind.timeout),
+        max_attempts=kind.max_attempts,
+        retry_base=format_duration(kind.retry.base),
+        retry_factor=kind.retry.factor,
+        retry_cap=format_duration(kind.retry.cap),
+        final_statuses=sorted(kind.final_statuses),
+        concurrency=kind.concurrency,
+        rate_per_s=kind.rate_per_s,
+        keep_history=kind.keep_history,
+    )
+
 
 _SQL = load("tickwright.capabilities.jobs.sql", "task_types.sql")
 
@@ -35,27 +196,19 @@ def type_of(row: Mapping[str, Any]) -> TaskType:
     return TaskType(
         name=row["name"],
         target=row["target"],
-        timeout=timedelta(milliseconds=row["timeout_ms"]),
+        timeout=_from_ms(row["timeout_ms"]),
         max_attempts=row["max_attempts"],
-        retry=RetryPolicy(
-            timedelta(milliseconds=row["retry_base_ms"]),
-            row["retry_factor"],
-            timedelta(milliseconds=row["retry_cap_ms"]),
-        ),
+        retry=RetryPolicy(_from_ms(row["retry_base_ms"]), row["retry_factor"], _from_ms(row["retry_cap_ms"])),
         final_statuses=frozenset(row["final_statuses"]),
         concurrency=row["concurrency"],
-        rate_per_s=_rate_of(row["rate_per_s"]),
+        # SQL or an earlier release may have written a rate below the bound
+        rate_per_s=None if row["rate_per_s"] is None else max(row["rate_per_s"], RATE_PER_S_MIN),
         keep_history=row["keep_history"],
         paused=row["paused_at"] is not None,
         gone=row["gone_at"] is not None,
         secrets=tuple(row["secrets"]),
         version=row["version"],
     )
-
-
-def _rate_of(rate_per_s: float | None) -> float | None:
-    """Return the rate of a row, raised to the bound: SQL or an earlier release may have written a lower one."""
-    return None if rate_per_s is None else max(rate_per_s, RATE_PER_S_MIN)
 
 
 async def register_handler(connection: Connection, kind: TaskType) -> None:
@@ -76,8 +229,8 @@ def _whole_ms(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
 
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
-_DAY = timedelta(days=1)
+def _from_ms(duration_ms: int) -> timedelta:
+    return timedelta(milliseconds=duration_ms)
 
 
 class TaskTypes:
@@ -107,9 +260,13 @@ class TaskTypes:
             Rejected: ``invalid_task_type``, ``invalid_target``, ``invalid_duration``, ``invalid_timeout``,
                 ``invalid_retry``, or what the broker refuses about the target (``ssrf_blocked``). Permanent.
         """
-        self._check(name, settings)
+        _columns(name, settings)
+        parse_target(settings.target)
+        self._allow_target(settings.target)
         async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._find(connection, name)
+            await connection.execute(_SQL["lock"], name)
+            row = await connection.fetchrow(_SQL["list"], name)
+            before = None if row is None else task_type_view(row)
             after, secret = await self._store(connection, name, settings)
             await write_audit(connection, caller, "task_types.put", _subject(name), before=before, after=after)
         return StoredTaskType(after, before is None, secret)
@@ -132,11 +289,6 @@ class TaskTypes:
             after, secret = await self._store(connection, name, settings)
             await write_audit(connection, caller, "task_types.change", _subject(name), before=before, after=after)
         return StoredTaskType(after, created=False, secret=secret)
-
-    def _check(self, name: str, settings: TaskTypeRequest) -> None:
-        _columns(name, settings)
-        parse_target(settings.target)
-        self._allow_target(settings.target)
 
     async def _store(
         self, connection: Connection, name: str, settings: TaskTypeRequest
@@ -182,13 +334,9 @@ class TaskTypes:
             secret = await self._add_secret(connection, name)
             after = await self._view(connection, name)
             shown = {"signing_secrets": after.signing_secrets, "overlap": format_duration(overlap)}
+            former = {"signing_secrets": before.signing_secrets}
             await write_audit(
-                connection,
-                caller,
-                "task_types.rotate_secret",
-                _subject(name),
-                before={"signing_secrets": before.signing_secrets},
-                after=shown,
+                connection, caller, "task_types.rotate_secret", _subject(name), before=former, after=shown
             )
         return SecretView(name, secret, format_duration(overlap))
 
@@ -221,11 +369,6 @@ class TaskTypes:
         await connection.execute(_SQL["lock"], name)
         return await self._view(connection, name)
 
-    async def _find(self, connection: Connection, name: str) -> TaskTypeView | None:
-        await connection.execute(_SQL["lock"], name)
-        row = await connection.fetchrow(_SQL["list"], name)
-        return None if row is None else task_type_view(row)
-
     async def _view(self, connection: Connection, name: str) -> TaskTypeView:
         row = await connection.fetchrow(_SQL["list"], name)
         if row is None:
@@ -240,24 +383,16 @@ def _subject(name: str) -> str:
 def _columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
     if not _NAME.fullmatch(name):
         raise Rejected("invalid_task_type", "task type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="name")
-    base_ms = _ms(settings.retry_base, "retry_base", timedelta(), _DAY)
-    cap_ms = _ms(settings.retry_cap, "retry_cap", timedelta(), 7 * _DAY)
+    base_ms = _ms(settings.retry_base, "retry_base", timedelta(), RETRY_BASE_MAX)
+    cap_ms = _ms(settings.retry_cap, "retry_cap", timedelta(), RETRY_CAP_MAX)
     if base_ms > cap_ms:
         message = f"retry_base: {settings.retry_base} is above retry_cap, {settings.retry_cap}"
         raise Rejected("invalid_retry", message, field="retry_base")
+    timeout_ms = _ms(settings.timeout, "timeout", timedelta(milliseconds=1), TIMEOUT_MAX)
     return (
-        name,
-        settings.target,
-        _ms(settings.timeout, "timeout", timedelta(milliseconds=1), _DAY),
-        settings.max_attempts,
-        base_ms,
-        settings.retry_factor,
-        cap_ms,
-        settings.final_statuses,
-        settings.concurrency,
-        settings.rate_per_s,
-        settings.keep_history,
-    )
+        name, settings.target, timeout_ms, settings.max_attempts, base_ms, settings.retry_factor, cap_ms,
+        settings.final_statuses, settings.concurrency, settings.rate_per_s, settings.keep_history,
+    )  # fmt: skip
 
 
 def _ms(text: str, field: str, least: timedelta, most: timedelta) -> int:
@@ -265,4 +400,4 @@ def _ms(text: str, field: str, least: timedelta, most: timedelta) -> int:
     if not least <= duration <= most:
         code = "invalid_timeout" if field == "timeout" else "invalid_retry"
         raise Rejected(code, f"{field}: {format_duration(least)} to {format_duration(most)}", field=field)
-    return round(duration / timedelta(milliseconds=1))
+    return _whole_ms(duration)

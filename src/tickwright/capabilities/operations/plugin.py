@@ -64,7 +64,7 @@ class OperationsPlugin(Plugin):
         context.run_leased(Alerting(leases, rules=ports.get(AlertRules)))
         if "scheduler" in context.roles:
             from tickwright.capabilities.operations.retention import operations_retention
-            from tickwright.engine.leased_loop import LeasedRounds
+            from tickwright.engine.leases import LeasedRounds
             from tickwright.engine.retention import EVERY, LEASE, TERMS, RetentionRounds, engine_retention
 
             context.retain(engine_retention(), operations_retention())

@@ -110,7 +110,7 @@ class PollingPlugin(Plugin):
     def _add_loops(self, context: Context, leases: "Leases", topic: PollTransport) -> None:
         from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
         from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
-        from tickwright.engine.leased_loop import TERMS, LeasedRounds
+        from tickwright.engine.leases import TERMS, LeasedRounds
 
         shards = context.settings.part(PollingSettings).relay_shards
         rounds = {

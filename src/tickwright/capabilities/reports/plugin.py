@@ -94,8 +94,7 @@ class ReportsPlugin(Plugin):
         """Start retention in the scheduler role, and the listener in its role."""
         if "scheduler" in context.roles:
             from tickwright.capabilities.reports.retention import LazyRetention
-            from tickwright.engine.leased_loop import LeasedRounds
-            from tickwright.engine.leases import Leases
+            from tickwright.engine.leases import LeasedRounds, Leases
             from tickwright.engine.retention import TERMS
 
             work, leases = LazyRetention(context.ports.get(LazyObjectStore)).round, context.ports.get(Leases)

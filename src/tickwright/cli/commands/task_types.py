@@ -60,12 +60,12 @@ def put(
 
 def changes_of(name: str, target: str | None, given: dict[str, Any], retry: dict[str, Any]) -> dict[str, Any]:
     """Return given options as checked fields. Raises ``Rejected`` (``wrong_argument``, all mistakes): permanent."""
-    from tickwright.capabilities.jobs.type_schema import Problems, read_task_type, request_of
+    from tickwright.capabilities.jobs.task_types import read_task_type, request_of
 
-    problems = Problems()
+    problems: list[str] = []
     kind = read_task_type(name, {"target": target or "python:unchanged", **given}, problems, where=name)
-    if problems.found:
-        raise Rejected("wrong_argument", "\n".join(problems.found), problems=problems.found)
+    if problems:
+        raise Rejected("wrong_argument", "\n".join(problems), problems=problems)
     whole = msgspec.structs.asdict(request_of(kind))
     wanted = {key if key != "rate" else "rate_per_s" for key in given if key != "retry"}
     wanted |= {f"retry_{part}" for part, value in retry.items() if value is not None}

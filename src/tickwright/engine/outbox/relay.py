@@ -20,18 +20,19 @@ find.
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import repeat
 
 import structlog
+from opentelemetry.trace import Span
 
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.masking import masked_address
 from tickwright.domain.retries import RetryPolicy
+from tickwright.domain.traceparent import NAME, read_traceparent
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.engine.outbox.relay_rules import judge, message_of, refuses_message, scheme_of, unknown_scheme, waves
-from tickwright.engine.outbox.relay_traces import publish_traced
 from tickwright.engine.outbox.table import (
     LANE_MIN,
     ClaimBounds,
@@ -43,8 +44,9 @@ from tickwright.engine.outbox.table import (
     write_verdicts,
 )
 from tickwright.engine.wakeup import ArmedWakeup
+from tickwright.observe import traces
 from tickwright.observe.metrics import Sample, Source
-from tickwright.ports.broker import Broker, Message, Outcome, Unknown
+from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Unknown
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE
@@ -377,3 +379,36 @@ def relay_source(relay: OutboxRelay) -> Source:
         ]
 
     return read
+
+
+async def publish_traced(broker: Broker, messages: Sequence[Message]) -> list[Outcome]:
+    """Publish; if this process records traces, with a span for each message whose row names a trace.
+
+    Messages without a trace are mostly internal and of no interest.
+    """
+    if not traces.recording():
+        return await broker.publish_many(messages)
+    spans = [_begin(message) for message in messages]
+    try:
+        led = [_led_by(span, message) for span, message in zip(spans, messages, strict=True)]
+        outcomes = await broker.publish_many(led)
+        for span, outcome in zip(spans, outcomes, strict=True):
+            if not isinstance(outcome, Accepted):
+                traces.fail(span, outcome.code)
+        return outcomes
+    finally:
+        for span in spans:
+            span.end()
+
+
+def _begin(message: Message) -> Span:
+    parent = read_traceparent(message.headers.get(NAME))
+    if parent is None:
+        return traces.NO_SPAN
+    return traces.start("send", traces.shown(message.destination), parent, {"messaging.message.id": message.id})
+
+
+def _led_by(span: Span, message: Message) -> Message:
+    """Return ``message`` with a ``traceparent`` that names ``span`` as the sender."""
+    here = traces.traceparent_of_span(span)
+    return message if here is None else replace(message, headers={**message.headers, NAME: here})
