@@ -23,7 +23,7 @@ from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually
 from tickwright.cli.live.up import Receiver, open_receiver
 from tickwright.demo.receiver import PROVIDERS
-from tickwright.transports.rabbitmq.topology import ReportExchanges
+from tickwright.transports.rabbitmq.topology import report_exchanges
 
 _ADDRESS = re.compile(r"^  API +(http://\S+)/v1", re.MULTILINE)
 _REPORT = re.compile(r"^  report +finished, 5000 rows: tickwright reports download (\d+)$", re.MULTILINE)
@@ -257,7 +257,7 @@ async def running_with_hub(rabbit: RabbitServer, redis: RedisServer) -> AsyncIte
     """Run ``up`` beside a RabbitMQ and a Redis, under names of the test's own."""
     queues, reports = Fanout(rabbit.url), Reports(rabbit.url)
     prefix = queues.names.prefix
-    reports.shared = ReportExchanges(prefix)
+    reports.shared = report_exchanges(prefix)
     for listener in ("users", "withdrawals"):
         reports.names(listener)
     try:

@@ -16,7 +16,7 @@ from kit.rabbit_queues import raw_channel
 from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import Fanout, taken
 from kit.servers import PostgresServer, RabbitServer
-from tickwright.transports.rabbitmq.topology import FanoutNames, ReportExchanges
+from tickwright.transports.rabbitmq.topology import fanout_names, report_exchanges
 
 CANARY = '<img src=x onerror="window.ran=1">'
 BIG = 2**53 + 1
@@ -30,8 +30,8 @@ class Dead:
     def __init__(self, rabbit_url: str) -> None:
         self.prefix = f"t{uuid4().hex[:12]}"
         self.fanout, self.reports = Fanout(rabbit_url), Reports(rabbit_url)
-        self.fanout.names = FanoutNames(self.prefix)
-        self.reports.shared = ReportExchanges(self.prefix)
+        self.fanout.names = fanout_names(self.prefix)
+        self.reports.shared = report_exchanges(self.prefix)
         self._run(self.fanout.prepare())
         self._run(self.reports.prepare("users", "tags"))
 

@@ -32,7 +32,7 @@ from tickwright.domain.states import TRANSITIONS
 from tickwright.observe.alerts import OWN_RULES
 from tickwright.process.configfile import load_config
 from tickwright.process.settings import parts
-from tickwright.transports.rabbitmq.topology import FanoutNames
+from tickwright.transports.rabbitmq.topology import fanout_names
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -210,9 +210,9 @@ def test_the_task_on_the_page_of_messages_is_what_a_scheduler_writes() -> None:
 def test_the_queues_on_the_page_of_messages_are_those_that_are_made() -> None:
     """Names and arguments of the table, and of the line below it."""
     section = (DOCS / "messages.md").read_text().partition("\n## Tasks of entities\n")[2].partition("\n## ")[0]
-    names = FanoutNames()
-    for queue, arguments in names.queues().items():
-        shown = queue.removeprefix(names.delay_queue(1)[: -len(".1s")])
+    names = fanout_names()
+    for queue, arguments in names.queues.items():
+        shown = queue.removeprefix(names.delays[1][: -len(".1s")])
         assert f"`{shown}`" in section or f"`{queue}`" in section, queue
         for argument, value in arguments.items():
             said = f"{value:,}" if isinstance(value, int) else f"`{value}`"

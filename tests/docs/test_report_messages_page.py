@@ -11,7 +11,7 @@ from tickwright.capabilities.reports.requests.store import (
     read_announcement,
     write_announcement,
 )
-from tickwright.transports.rabbitmq.topology import ReportNames
+from tickwright.transports.rabbitmq.topology import report_names
 
 PAGE = Path(__file__).parents[2] / "docs/messages.md"
 
@@ -38,15 +38,15 @@ def test_the_call_on_the_page_is_what_is_published() -> None:
 
 def test_the_queues_of_reports_on_the_page_are_those_that_are_made() -> None:
     """Names, arguments and exchanges of the table, and of the line below it."""
-    page, names = section(), ReportNames("tickwright", "LISTENER")
-    for exchange in names.exchanges():
+    page, names = section(), report_names("tickwright", "LISTENER")
+    for exchange in names.exchanges:
         assert f"`{exchange}`" in page
-    for queue, arguments in names.queues().items():
+    for queue, arguments in names.queues.items():
         [line] = re.findall(rf"^\| `{re.escape(queue.replace('LISTENER', '<listener>'))}` \|.*$", page, re.MULTILINE)
         for argument, value in arguments.items():
             if isinstance(value, int):
                 assert f"`{argument}` {value:,}" in line, (queue, argument)
             elif argument == "x-dead-letter-exchange":
                 assert f"dead letters to `{value}`" in line, queue
-            elif value not in {"quorum", names.listener}:
+            elif value not in {"quorum", names.key}:
                 assert f"`{argument}` `{value}`" in page, (queue, argument)

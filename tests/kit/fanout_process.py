@@ -28,7 +28,7 @@ from tickwright.capabilities.fanout.messages import message_id
 from tickwright.capabilities.fanout.scheduler.scheduler import ModuleLoop
 from tickwright.domain.modules import Window
 from tickwright.store.pool import open_pool
-from tickwright.transports.rabbitmq.topology import FanoutNames
+from tickwright.transports.rabbitmq.topology import fanout_names
 
 
 def tell(what: str, which: str, /, **facts: Any) -> None:
@@ -92,7 +92,7 @@ async def main() -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     queues = Fanout(os.environ["FANOUT_AMQP"])
-    queues.names = FanoutNames(os.environ["FANOUT_PREFIX"])
+    queues.names = fanout_names(os.environ["FANOUT_PREFIX"])
     url = os.environ["FANOUT_DATABASE"]
     world = FanoutWorld(await open_pool(url), url, queues, os.environ["FANOUT_REDIS"] or None)
     probe = Witness()

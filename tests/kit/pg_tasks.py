@@ -10,7 +10,7 @@ from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message
 from tickwright.store.pool import Pool
 from tickwright.transports.postgres.broker import PostgresBroker, PostgresDeadLetters
-from tickwright.transports.rabbitmq.topology import FanoutNames
+from tickwright.transports.rabbitmq.topology import fanout_names
 
 _WAITING = """
 SELECT count(*) FROM tickwright.messages
@@ -29,7 +29,7 @@ class PgFanout:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._put_times: Counter[str] = Counter()
-        self.names = FanoutNames(f"t{uuid4().hex[:12]}")
+        self.names = fanout_names(f"t{uuid4().hex[:12]}")
 
     async def prepare(self) -> None:
         """Nothing has to be made."""

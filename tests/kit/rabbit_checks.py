@@ -53,9 +53,9 @@ async def check_deleted_delay_queue(fanout: Fanout) -> None:
     async with fanout.consumer(2) as source:
         first, second = await taken(source), await taken(source)
         assert await source.delay(first, SECOND)
-        await fanout.delete(fanout.names.delay_queue(1))
+        await fanout.delete(fanout.names.delays[1])
         assert await source.delay(second, SECOND)
-        await fanout.count(fanout.names.delay_queue(1))  # it is there again
+        await fanout.count(fanout.names.delays[1])  # it is there again
         assert (await taken(source)).message_id == "b"
 
 
@@ -68,7 +68,7 @@ async def check_acknowledged_behind_its_copy(fanout: Fanout) -> None:
         task = await taken(source)
         delaying = asyncio.create_task(source.delay(task, timedelta(seconds=60)))
         await eventually_async(lambda: probe.reached_times["fanout.forwarded_not_acked"] == 1)
-        assert await fanout.count(fanout.names.delay_queue(60)) == 1
+        assert await fanout.count(fanout.names.delays[60]) == 1
         await source.stop()
         probe.open("fanout.forwarded_not_acked")
         assert not await delaying

@@ -9,7 +9,7 @@ from pamqp.commands import Basic
 from kit.rabbit_queues import Queues, consuming, raw_channel
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
-from tickwright.transports.rabbitmq.topology import ReportExchanges, ReportNames, Topology, prepare
+from tickwright.transports.rabbitmq.topology import QueueNames, Topology, prepare, report_exchanges, report_names
 
 
 class Reports(Queues):
@@ -18,12 +18,12 @@ class Reports(Queues):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.url = url
-        self.shared = ReportExchanges(f"t{uuid4().hex[:12]}")
-        self.made: dict[str, ReportNames] = {}
+        self.shared = report_exchanges(f"t{uuid4().hex[:12]}")
+        self.made: dict[str, QueueNames] = {}
 
-    def names(self, listener: str) -> ReportNames:
+    def names(self, listener: str) -> QueueNames:
         """Return what a listener's queues are called."""
-        return self.made.setdefault(listener, ReportNames(self.shared.prefix, listener))
+        return self.made.setdefault(listener, report_names(self.shared.prefix, listener))
 
     async def prepare(self, *listeners: str) -> None:
         """Make exchanges and queues, on one connection."""
@@ -63,9 +63,9 @@ class Reports(Queues):
         async with raw_channel(self.url) as channel:
             everything: list[Topology] = [self.shared, *self.made.values()]
             for names in everything:
-                for queue in names.queues():
+                for queue in names.queues:
                     await channel.queue_delete(queue)
-            for exchange in self.shared.exchanges():
+            for exchange in self.shared.exchanges:
                 await channel.exchange_delete(exchange)
 
     @asynccontextmanager

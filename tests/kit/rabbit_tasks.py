@@ -14,7 +14,7 @@ from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 from tickwright.transports.rabbitmq.tasks import UNACKED_AGE_MAX, RabbitTaskQueue
-from tickwright.transports.rabbitmq.topology import TASK_KEY, FanoutNames, prepare
+from tickwright.transports.rabbitmq.topology import TASK_KEY, fanout_names, prepare
 
 
 class Fanout(Queues):
@@ -28,7 +28,7 @@ class Fanout(Queues):
     def __init__(self, url: str, direct_url: str | None = None) -> None:
         super().__init__(direct_url or url)
         self.url = url
-        self.names = FanoutNames(f"t{uuid4().hex[:12]}")
+        self.names = fanout_names(f"t{uuid4().hex[:12]}")
 
     def behind(self, url: str) -> "Fanout":
         """Return the same queues as they are reached by another address."""
@@ -57,7 +57,7 @@ class Fanout(Queues):
     async def remove(self) -> None:
         """Remove everything."""
         async with raw_channel(self.direct_url) as channel:
-            for queue in self.names.queues():
+            for queue in self.names.queues:
                 await channel.queue_delete(queue)
             for exchange in (self.names.exchange, self.names.dead):
                 await channel.exchange_delete(exchange)

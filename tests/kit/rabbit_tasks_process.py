@@ -10,12 +10,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
-from tickwright.transports.rabbitmq.topology import FanoutNames
+from tickwright.transports.rabbitmq.topology import fanout_names
 
 
 async def main(url: str, prefix: str, slots: int) -> None:
     """Take and hold until killed."""
-    source = RabbitTaskQueue(url, FanoutNames(prefix), slots=slots)
+    source = RabbitTaskQueue(url, fanout_names(prefix), slots=slots)
     running = asyncio.create_task(source.run())
     while not running.done():
         delivery = await source.take()

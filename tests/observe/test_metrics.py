@@ -38,9 +38,9 @@ from tickwright.process.readings import (
     services_source,
 )
 from tickwright.process.supervisor import ServiceState
-from tickwright.transports.kafka.poll_partition import SourceCounts, samples_of
+from tickwright.transports.kafka.poll_source import SourceCounts, samples_of
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
-from tickwright.transports.rabbitmq.topology import FanoutNames
+from tickwright.transports.rabbitmq.topology import fanout_names
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -218,7 +218,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
     state = ServiceState("s", running=True, tick_age_s=1.0, tick_within_s=5, restarts=1, last_error="")
     session = [Sample("tickwright_session_token", 1), Sample("tickwright_session_held", 1)]
     consumer = await _samples_of_a_consumer(database_url)
-    tasks = RabbitTaskQueue("amqp://nowhere.invalid", FanoutNames(), slots=1)
+    tasks = RabbitTaskQueue("amqp://nowhere.invalid", fanout_names(), slots=1)
     tasks.queued = [0, 0]
     sources: list[Source] = [
         lambda: consumer,

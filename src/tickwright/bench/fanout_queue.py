@@ -16,7 +16,7 @@ from tickwright.capabilities.fanout.messages import SIGNATURE, MessageKeys, writ
 from tickwright.domain.modules import Window
 from tickwright.ports.broker import Accepted, Message
 from tickwright.transports.rabbitmq.broker import RabbitBroker
-from tickwright.transports.rabbitmq.topology import TASK_KEY, FanoutNames, prepare
+from tickwright.transports.rabbitmq.topology import TASK_KEY, QueueNames, fanout_names, prepare
 
 MODULE = "LOCATIONS"
 WINDOW_S = 3600
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class TaskQueue:
     """The queue under the prefix of this bench."""
 
-    def __init__(self, url: str, names: FanoutNames, channel: AbstractChannel) -> None:
+    def __init__(self, url: str, names: QueueNames, channel: AbstractChannel) -> None:
         self._url, self._names, self._channel = url, names, channel
 
     async def waiting(self) -> tuple[int, int]:
@@ -94,7 +94,7 @@ class TaskQueue:
 
     async def remove(self) -> None:
         """Remove every queue and exchange of this prefix."""
-        for queue in self._names.queues():
+        for queue in self._names.queues:
             await self._channel.queue_delete(queue)
         for exchange in (self._names.exchange, self._names.dead):
             await self._channel.exchange_delete(exchange)
@@ -117,7 +117,7 @@ async def until(look: Callable[[], Awaitable[T]], within_s: float, what: str, *,
 @asynccontextmanager
 async def open_queue(url: str, prefix: str) -> AsyncIterator[TaskQueue]:
     """Make the queues, lend them, and remove them."""
-    names = FanoutNames(prefix)
+    names = fanout_names(prefix)
     await prepare(url, names)
     async with aiormq.connect(url) as connection:
         queue = TaskQueue(url, names, await connection.channel())

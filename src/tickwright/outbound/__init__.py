@@ -4,7 +4,7 @@ Callbacks, WebSocket pushes and every other connection to a user's host go throu
 guard. It depends on ``ports`` and ``domain`` only.
 """
 
-from tickwright.outbound.connector import BoundedHead, GuardedSessions
+from tickwright.outbound.connector import BoundedHead, GuardedBroker, GuardedSessions
 from tickwright.outbound.failures import BLOCKED_CODE, EXCERPT_CHARS_MAX, blocked, excerpt, outcome_of
 from tickwright.outbound.headers import check_headers, check_message
 from tickwright.outbound.pause import Pause
@@ -15,6 +15,7 @@ __all__ = [
     "EXCERPT_CHARS_MAX",
     "BlockedError",
     "BoundedHead",
+    "GuardedBroker",
     "GuardedSessions",
     "Pause",
     "SystemResolver",

@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import aiohttp
 from aiohttp import ClientMiddlewareType
@@ -20,7 +20,10 @@ from aiohttp.abc import AbstractResolver
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tickwright.domain.addresses import AllowList, refusal
+from tickwright.domain.addresses import AllowList, refusal, refusal_unasked
+from tickwright.domain.errors import Rejected
+from tickwright.domain.targets import WebTarget, parse_target
+from tickwright.outbound.failures import BLOCKED_CODE, blocked
 from tickwright.outbound.resolver import BlockedError, GuardedResolver, SystemResolver
 from tickwright.ports.ids import monotonic
 
@@ -385,3 +388,55 @@ def guarded_socket(info: Any, *, tls: bool, allow: AllowList) -> socket.socket:
     made.setblocking(False)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES_MAX)
     return made
+
+
+class GuardedBroker:
+    """What brokers to users' hosts share: the check of a destination, and guarded sessions.
+
+    Args:
+        allow: Networks that may be reached besides public addresses, and the only ones that may be reached without TLS.
+        connections_max: Concurrent sockets, 1 or more; one host gets at most half of them.
+        resolver: For tests and for installations with a DNS of their own; ``None`` means the system's.
+        tls: Trust anchors; ``None`` means the system's.
+
+    Attributes:
+        other_target: The text of the refusal of another destination.
+    """
+
+    schemes: frozenset[str]
+    other_target: ClassVar[str]
+
+    def __init__(
+        self,
+        *,
+        allow: AllowList,
+        connections_max: int = 512,
+        resolver: AbstractResolver | None = None,
+        tls: ssl.SSLContext | None = None,
+        middlewares: Sequence[ClientMiddlewareType] = (),
+    ) -> None:
+        self._allow, self._connections_max = allow, connections_max
+        self._sessions = GuardedSessions(
+            allow=allow, connections_max=connections_max, resolver=resolver, tls=tls, middlewares=middlewares
+        )
+
+    def check(self, destination: str) -> None:
+        """Raise ``Rejected`` for a destination that can never work: bad grammar or a blocked IP literal."""
+        self._target(destination)
+
+    async def ready(self) -> bool:
+        """Whether the broker is open; receivers are not checked."""
+        return not self._sessions.closed
+
+    async def aclose(self) -> None:
+        """Close all connections. Repeated calls are harmless."""
+        await self._sessions.aclose()
+
+    def _target(self, destination: str) -> WebTarget:
+        target = parse_target(destination)
+        if not isinstance(target, WebTarget) or target.scheme not in self.schemes:
+            raise Rejected("invalid_target", self.other_target)
+        reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=self._allow)
+        if reason is not None:
+            raise Rejected(BLOCKED_CODE, blocked(reason).reason, reason=reason)
+        return target

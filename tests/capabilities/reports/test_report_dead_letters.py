@@ -11,7 +11,7 @@ from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import taken
 from kit.servers import RabbitServer
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
-from tickwright.transports.rabbitmq.topology import ReportExchanges
+from tickwright.transports.rabbitmq.topology import report_exchanges
 
 BODY = b'{"report_id": 42, "listeners": ["users"]}'
 
@@ -85,7 +85,7 @@ async def test_without_rabbitmq_there_are_none(database_url: str) -> None:
 
 async def test_a_rabbitmq_that_is_away_is_unavailable(database_url: str) -> None:
     """Worth trying again."""
-    away = RabbitDeadLetters("amqp://guest:guest@127.0.0.1:1/", ReportExchanges("t"))
+    away = RabbitDeadLetters("amqp://guest:guest@127.0.0.1:1/", report_exchanges("t"))
     async with running_api(database_url, dead_calls=away) as api:
         (await api.viewer.get("/v1/dead-letters/reports")).says(503, "rabbitmq_unavailable")
 

@@ -7,24 +7,21 @@ callbacks a second beside the database work.
 
 import asyncio
 import math
-import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import aiohttp
-from aiohttp.abc import AbstractResolver
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
 from tickwright.domain.retries import answered_at, parse_retry_after
 from tickwright.domain.signatures import sign
-from tickwright.domain.targets import WebTarget, parse_target
+from tickwright.domain.targets import WebTarget
 from tickwright.engine.outbox.alert_endpoints import SCHEME, read_endpoints
 from tickwright.engine.tasks import TaskGroup
-from tickwright.outbound import GuardedSessions, blocked, check_message, excerpt, outcome_of
+from tickwright.outbound import GuardedBroker, check_message, excerpt, outcome_of
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import unix_seconds
 from tickwright.store.pool import UNAVAILABLE, Pool
@@ -64,19 +61,12 @@ BODY_READ_S_MAX = 1.0
 CONNECT_SHARE = 0.9
 USER_AGENT = "Tickwright"
 
-_SCHEMES = frozenset({"http", "https"})
 _ACCEPTED = Accepted()
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")
 
 
-class HttpBroker:
+class HttpBroker(GuardedBroker):
     """Sends callbacks.
-
-    Args:
-        allow: Networks that may be reached besides public addresses, and the only ones that may be reached by ``http``.
-        connections_max: Concurrent sockets, 1 or more; one host gets at most half of them.
-        resolver: For tests and for installations with a DNS of their own; ``None`` means the system's.
-        tls: Trust anchors; ``None`` means the system's.
 
     Invariants:
         HTTP-1: a blocked address is never connected to; the outcome is ``ssrf_blocked`` and final.
@@ -85,26 +75,8 @@ class HttpBroker:
         HTTP-4: the signed bytes are the sent bytes.
     """
 
-    def __init__(
-        self,
-        *,
-        allow: AllowList,
-        connections_max: int = 512,
-        resolver: AbstractResolver | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._allow = allow
-        self._connections_max = connections_max
-        self._sessions = GuardedSessions(allow=allow, connections_max=connections_max, resolver=resolver, tls=tls)
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """``http`` and ``https``."""
-        return _SCHEMES
-
-    def check(self, destination: str) -> None:
-        """Raise ``Rejected`` for a destination that can never work: bad grammar or a blocked IP literal."""
-        self._target(destination)
+    schemes = frozenset({"http", "https"})
+    other_target = "A callback goes to https:// (or an allowed http://)."
 
     async def publish(self, message: Message) -> Outcome:
         """Send one callback and return its outcome. A failure of the receiver raises nothing."""
@@ -136,23 +108,6 @@ class HttpBroker:
             for _ in range(min(len(messages), self._connections_max)):
                 group.create_task(sender())
         return outcomes
-
-    async def ready(self) -> bool:
-        """Whether the broker is open; receivers are not checked."""
-        return not self._sessions.closed
-
-    async def aclose(self) -> None:
-        """Close all connections. Repeated calls are harmless."""
-        await self._sessions.aclose()
-
-    def _target(self, destination: str) -> WebTarget:
-        target = parse_target(destination)
-        if not isinstance(target, WebTarget) or target.scheme not in _SCHEMES:
-            raise Rejected("invalid_target", "A callback goes to https:// (or an allowed http://).")
-        reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=self._allow)
-        if reason is not None:
-            raise Rejected("ssrf_blocked", blocked(reason).reason, reason=reason)
-        return target
 
 
 def _headers(message: Message) -> dict[str, str]:
@@ -216,8 +171,6 @@ async def _beginning(response: aiohttp.ClientResponse) -> bytes:
 # and waiting messages use a rotated secret and the receiver's current URL. Messages to ``https://…`` stay unsigned, so
 # that an address that a user chooses gets no receiver's signature.
 
-_ALERT_SCHEMES = frozenset({SCHEME})
-
 
 class ReceiverBroker:
     """Sends to receivers by name, through the broker of their URLs.
@@ -230,13 +183,10 @@ class ReceiverBroker:
         RCV-2: an address that is not allowed is never connected to (HTTP-1 of ``callbacks``).
     """
 
+    schemes = frozenset({SCHEME})
+
     def __init__(self, callbacks: Broker, pool: Pool) -> None:
         self._callbacks, self._pool = callbacks, pool
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """``alert``."""
-        return _ALERT_SCHEMES
 
     def check(self, destination: str) -> None:
         """Raise ``Rejected`` for a destination that cannot name a receiver."""

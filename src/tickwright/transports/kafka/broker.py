@@ -20,7 +20,6 @@ TEXT_BYTES_MAX = 255
 KEY_BYTES_MAX = 1024 * 4
 READY_WITHIN_S = 1.0
 
-_SCHEMES = frozenset({"kafka"})
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")
 _NOT_SENT = Refused("broker_busy", "The producer's queue had no room in time; nothing was sent.")
 _LATE = Unknown("timeout", "No acknowledgement within the timeout; it may have been taken.")
@@ -38,15 +37,12 @@ class KafkaBroker:
         KFK-4: a publish ends within ``message.timeout``, whatever Kafka does.
     """
 
+    schemes = frozenset({"kafka"})
+
     def __init__(self, settings: KafkaConfig) -> None:
         settings.check_options()
         self._producers = KafkaProducers(settings)
         self._closed = False
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """``kafka``."""
-        return _SCHEMES
 
     def check(self, destination: str) -> None:
         """Raise ``Rejected`` unless ``destination`` is ``kafka:TOPIC``."""

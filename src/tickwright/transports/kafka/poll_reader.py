@@ -197,8 +197,8 @@ class PollReader:
         if not new or monotonic() - self._asked_s < ASK_AGAIN_S:
             return
         try:
-            places = [TopicPartition(self._topic, one.partition) for one in new]
-            found = {one.partition: one.offset for one in consumer.committed(places, timeout=ANSWER_WITHIN_S)}
+            partitions = [TopicPartition(self._topic, one.partition) for one in new]
+            found = {one.partition: one.offset for one in consumer.committed(partitions, timeout=ANSWER_WITHIN_S)}
         except KafkaException as error:
             self._asked_s = monotonic()
             self._warn("the group's offsets in %s are unknown: %s", self._topic, error)
@@ -208,12 +208,12 @@ class PollReader:
 
     def _make_room(self, consumer: Consumer) -> None:
         for one in self.assignments.values():
-            held, place = one.read - one.over, TopicPartition(self._topic, one.partition)
+            held, partition = one.read - one.over, TopicPartition(self._topic, one.partition)
             if not one.paused and (held >= HELD_MAX or one.span >= SPAN_MAX):
-                consumer.pause([place])
+                consumer.pause([partition])
                 one.paused = True
             elif one.paused and held * 2 <= HELD_MAX and one.span < SPAN_MAX:
-                consumer.resume([place])
+                consumer.resume([partition])
                 one.paused = False
 
     def _is_over(self, consumer: Consumer) -> bool:
@@ -234,38 +234,38 @@ class PollReader:
         self._commit_s = monotonic()
         ends = {one: 0 if self._made_again else one.safe for one in assignments}  # offsets of a deleted topic are void
         new = {one: end for one, end in ends.items() if end is not None and end != one.committed}
-        places = [TopicPartition(self._topic, one.partition, safe) for one, safe in new.items()]
-        if not places:
+        partitions = [TopicPartition(self._topic, one.partition, safe) for one, safe in new.items()]
+        if not partitions:
             return
         try:
-            consumer.commit(offsets=places, asynchronous=not wait)  # type: ignore[call-overload]
+            consumer.commit(offsets=partitions, asynchronous=not wait)  # type: ignore[call-overload]
         except KafkaException as error:  # uncommitted records are read again; the ledger recognizes them
             self._warn("offsets of %s are not committed: %s", self._topic, error)
             return
         for one, safe in new.items():
             one.committed = safe
 
-    def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
-        for place in places:
-            if (error is not None or place.error is not None) and place.partition in self.assignments:
-                self.assignments[place.partition].committed = None  # commit it again
+    def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            if (error is not None or partition.error is not None) and partition.partition in self.assignments:
+                self.assignments[partition.partition].committed = None  # commit it again
 
     # Callbacks of the group, called in the thread.
 
-    def _assigned(self, _: Consumer, places: list[TopicPartition]) -> None:
+    def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
-        self.assignments = {**self.assignments, **{one.partition: Assignment(one.partition) for one in places}}
+        self.assignments = {**self.assignments, **{one.partition: Assignment(one.partition) for one in partitions}}
 
-    def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
         self._note_made_again(wait=True)
-        ours = [self.assignments[one.partition] for one in places if one.partition in self.assignments]
+        ours = [self.assignments[one.partition] for one in partitions if one.partition in self.assignments]
         self._commit(consumer, ours, wait=True)
-        self._drop([one.partition for one in places])
+        self._drop([one.partition for one in partitions])
 
-    def _lost(self, _: Consumer, places: list[TopicPartition]) -> None:
+    def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
-        self._drop([one.partition for one in places])
+        self._drop([one.partition for one in partitions])
 
     def _drop(self, partitions: list[int]) -> None:
         for number in partitions:

@@ -30,7 +30,6 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 ID_CHARS_MAX = 255
 
 _TOPIC_SQL = load("tickwright.transports.postgres", "queries.sql")
-_SCHEMES = frozenset({"pg"})
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was stored.")
 _UNAVAILABLE = Refused("database_unavailable", "No connection to the database; nothing was stored.")
 _LOST = Unknown("connection_lost", "The connection broke during the insert; it may have been stored.")
@@ -48,14 +47,11 @@ class PostgresBroker:
         PGB-2: one (topic, message id) is one message, however often it is sent.
     """
 
+    schemes = frozenset({"pg"})
+
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
         self._closed = False
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """``pg``."""
-        return _SCHEMES
 
     def check(self, destination: str) -> None:
         """Raise ``Rejected`` unless ``destination`` is ``pg:TOPIC``."""

@@ -1,38 +1,29 @@
-"""The publishing connection to RabbitMQ: opened on demand, reopened after a pause; every wait is bounded."""
+"""What every connection to RabbitMQ needs: bounds of each wait, and one kind of failure for a lost connection."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import timedelta
-from typing import Any, TypeVar
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
 
-import aio_pika
-import structlog
-from aio_pika.abc import AbstractConnection
+import aiormq
 from aio_pika.exceptions import AMQPError
-from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
+from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+from pamqp import decode
+from pamqp.commands import Basic
 from yarl import URL
 
-from tickwright.outbound import Pause
-from tickwright.ports.broker import Refused
-from tickwright.transports.rabbitmq.channel import ConfirmObserver, ExchangeChannel
+from tickwright.domain.errors import Unavailable
+from tickwright.ports.ids import monotonic
+from tickwright.ports.task_queue import Delivery
 
 CONNECT_TIMEOUT_S = 5.0
 CHANNEL_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 HEARTBEAT_S = 15
-DRAIN_S_MAX = 30.0
-CHANNELS_MAX = 128
 
 FAILURES = (AMQPError, RuntimeError, OSError)  # aiormq raises RuntimeError for a closed connection or channel
-T = TypeVar("T")
-_log = structlog.get_logger("tickwright.rabbitmq")
-
-
-def unavailable(wait: timedelta | None = None) -> Refused:
-    """Return the outcome while there is no connection."""
-    reason = "There is no connection to RabbitMQ; nothing was sent."
-    return Refused("broker_unavailable", reason, retry_after=wait)
 
 
 @contextmanager
@@ -51,221 +42,248 @@ def losses_as_failures() -> Iterator[None]:
         raise
 
 
-class _Sockets(TransportFactory):
-    """Opens the socket of one connection and keeps it for ``abort``."""
+# Reading and forwarding of messages of unknown origin, one layer below aio-pika.
+#
+# RabbitMQ checks a few properties of a message and passes the bytes of the others through. This module omits properties
+# that it cannot decode: a message that breaks the connection would be redelivered on the next one.
 
-    def __init__(self, inner: TransportFactory) -> None:
-        self._inner = inner
-        self._writer: asyncio.StreamWriter | None = None
+UNREADABLE_HEADER = "tickwright-unreadable"
+DELAYS_HEADER = "tickwright-delays"
 
-    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open the socket."""
-        reader, self._writer = await self._inner.create(url, **options)
-        return reader, self._writer
-
-    def abort(self) -> None:
-        """Abort the socket, with all unsent data. Repeated calls are harmless."""
-        if self._writer is not None:
-            self._writer.transport.abort()
-
-
-class _Connection(aio_pika.Connection):
-    """A connection that can be aborted: RabbitMQ does not answer a close on a connection that it does not read."""
-
-    def __init__(self, url: URL, *arguments: Any, **options: Any) -> None:
-        super().__init__(url, *arguments, **options)
-        self.sockets = _Sockets(TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory())
-        self.kwargs["transport_factory"] = self.sockets
+_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, OSError, RecursionError, struct.error)
+_BYTES = "_tickwright_bytes"
+_NAME = "tickwright-name"
+_SIZED = {b"S", b"x", b"A", b"F"}
+"""Kinds of values that start with their length."""
+_WIDEST = 8
+"""Largest size in bytes of the other kinds."""
+_unmarshal = Basic.Properties.unmarshal
 
 
-class Publisher:
-    """Owns one connection and one channel per exchange.
+def properties_bytes(properties: Basic.Properties) -> int:
+    """Return the size of a received message's properties in bytes, headers included."""
+    return getattr(properties, _BYTES, 0)
 
-    It does not use aio-pika's robust connection: while that reconnects, a publish waits or fails, but a relay needs
-    *refused, nothing was sent* at once.
 
-    Args:
-        watcher: Every channel notifies it.
-        channels_max: Above this number, idle channels are closed.
-        full: The answer if no channel is idle; ``None`` opens another one anyway.
+def _unmarshal_tolerantly(properties: Basic.Properties, flags: int, data: bytes) -> None:
+    setattr(properties, _BYTES, len(data))
+    try:
+        _unmarshal(properties, flags, data)
+    except _UNREADABLE:
+        properties.headers = {UNREADABLE_HEADER: True}
+
+
+def _value_at(data: bytes, offset: int) -> tuple[int, Any]:
+    """Return the size of a value in bytes, including its kind, and the value."""
+    sized = data[offset : offset + 1] in _SIZED
+    size = int.from_bytes(data[offset + 1 : offset + 5], "big") + 4 if sized else _WIDEST
+    return decode.embedded_value(data[offset : offset + 1 + size])
+
+
+def _field_table(data: bytes) -> tuple[int, dict[str, Any]]:
+    offset, end, found = 4, _end_of(data), {}
+    while offset < end:
+        after = offset + 1 + data[offset]
+        if after > end:
+            raise ValueError("a name is longer than its table")
+        consumed, found[data[offset + 1 : after].decode()] = _value_at(data, after)
+        offset = after + consumed
+    return offset, found
+
+
+def _field_array(data: bytes) -> tuple[int, list[Any]]:
+    offset, end, found = 4, _end_of(data), []
+    while offset < end:
+        consumed, value = _value_at(data, offset)
+        offset += consumed
+        found.append(value)
+    return offset, found
+
+
+def _end_of(data: bytes) -> int:
+    end = 4 + int.from_bytes(data[:4], "big")
+    if not 4 <= end <= len(data):
+        raise ValueError("a table or an array is longer than what holds it")
+    return end
+
+
+# For each value of a table or an array, the library copies all bytes that follow: 120,000 values in one header block
+# the process for most of a second.
+decode.METHODS["table"] = decode.TABLE_MAPPING[b"F"] = _field_table
+decode.METHODS["array"] = decode.TABLE_MAPPING[b"A"] = _field_array
+
+
+# The library closes the connection on a timestamp beyond the year 9999 or an id that is not UTF-8. RabbitMQ then
+# delivers the message again, and every other unacknowledged message comes closer to its delivery limit.
+Basic.Properties.unmarshal = _unmarshal_tolerantly  # type: ignore[method-assign, assignment]
+
+
+def _readable_name(data: bytes) -> tuple[int, str]:
+    """Read a name. Its text has at most 255 bytes, so that it can be sent again."""
+    end = 1 + data[0]
+    try:
+        return end, data[1:end].decode()
+    except UnicodeDecodeError:
+        return end, data[1:end].decode(errors="replace").replace("\ufffd", "?")
+
+
+# The library also closes the connection on a routing key that is not UTF-8.
+decode.METHODS[_NAME] = _readable_name
+for _frame in (Basic.Deliver, Basic.GetOk, Basic.Return):
+    _frame._exchange = _frame._routing_key = _NAME  # noqa: SLF001
+
+
+def unanswered(doing: str) -> Unavailable:
+    """Return the error for a RabbitMQ that does not answer."""
+    return Unavailable("rabbitmq_unavailable", f"RabbitMQ did not answer while {doing}.")
+
+
+async def connect(url: str, name: str) -> AbstractConnection:
+    """Return a new connection with this name, within five seconds. Raises one of ``FAILURES``: retry after a pause."""
+    address = URL(url)
+    if "heartbeat" not in address.query:
+        address = address.update_query(heartbeat=HEARTBEAT_S)
+    with losses_as_failures():
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            return await aiormq.connect(address, client_properties={"connection_name": name})
+
+
+async def open_channel(connection: AbstractConnection, *, confirms: bool = False) -> AbstractChannel:
+    """Return a new channel, within five seconds. Raises what :func:`connect` raises."""
+    with losses_as_failures():
+        async with asyncio.timeout(CHANNEL_TIMEOUT_S):
+            return await connection.channel(publisher_confirms=confirms)
+
+
+async def close_quietly(thing: AbstractConnection | AbstractChannel) -> None:
+    """Close a connection or a channel within two seconds; never raises."""
+    with suppress(*FAILURES), losses_as_failures():
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await thing.close()
+
+
+@asynccontextmanager
+async def short_connection(url: str, name: str, doing: str) -> AsyncIterator[AbstractConnection]:
+    """Connect for one task, then close. Raises ``Unavailable`` (``rabbitmq_unavailable``): retry."""
+    try:
+        connection = await connect(url, name)
+    except FAILURES:
+        raise unanswered("connecting") from None
+    try:
+        yield connection
+    except FAILURES:
+        raise unanswered(doing) from None
+    finally:
+        await close_quietly(connection)
+
+
+def as_count(value: Any) -> int | None:
+    """Return a header as a count, 0 to a million; ``None`` if it is not one."""
+    return min(value, 1_000_000) if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+@dataclass(eq=False, slots=True)
+class Subscription:
+    """One channel with a consumer, until it is lost.
+
+    Attributes:
+        over: Set when the channel is lost or the queue was deleted.
+        tag: Of the consumer; ``None`` while no message can arrive.
     """
 
-    def __init__(
-        self,
-        url: str,
-        watcher: ConfirmObserver,
-        *,
-        name: str = "tickwright-publish",
-        channels_max: int = CHANNELS_MAX,
-        full: Refused | None = None,
-    ) -> None:
-        address = URL(url)
-        self._url = address if "heartbeat" in address.query else address.update_query(heartbeat=HEARTBEAT_S)
-        self._watcher, self._name, self._routes_max, self._full = watcher, name, channels_max, full
-        self._connection: _Connection | None = None
-        self._connecting: asyncio.Task[_Connection | Refused] | None = None
-        self._channels: dict[tuple[str, str | None], ExchangeChannel] = {}
-        self._opening: dict[tuple[str, str | None], asyncio.Task[ExchangeChannel | Refused]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self._pause = Pause()
+    connection: AbstractConnection
+    channel: AbstractChannel
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    tag: str | None = None
+    begun_s: float = field(default_factory=monotonic)
 
-    async def channel(self, exchange: str, key: str | None = None) -> ExchangeChannel | Refused:
-        """Return an open channel, or a separate one for ``key``. A deadline interrupts the wait, not the opening."""
-        channel = self._channels.get((exchange, key))
-        if channel is not None and channel.alive and self._alive(self._connection):
-            return channel
-        opening = self._opening.get((exchange, key))
-        if opening is None:
-            opening = self._opening[exchange, key] = _start(self._open(exchange, key))
-        return await asyncio.shield(opening)
-
-    def has(self, channel: ExchangeChannel) -> bool:
-        """Whether this channel is in use."""
-        return any(one is channel for one in self._channels.values())
-
-    def drop(self, exchange: str, key: str | None = None) -> None:
-        """Close a channel; the next call of ``channel`` opens a new one."""
-        channel = self._channels.pop((exchange, key), None)
-        if channel is not None:
-            self.start(_close(channel))
-
-    def retire(self) -> None:
-        """Use another connection from now on. The old one closes after its callers have their answers or gave up."""
-        connection, self._connection = self._connection, None
-        channels = [*self._channels.values()]
-        self._channels.clear()
-        for channel in channels:
-            channel.retire()
-        if connection is not None:
-            _log.warning("rabbitmq.connection_retired", connection=self._name)
-            self.start(_drain(connection, channels))
-
-    async def connection(self) -> _Connection | Refused:
-        """Return the open connection, or a refusal while RabbitMQ is unavailable."""
-        if self._connection is not None and self._alive(self._connection):
-            return self._connection
-        if self._connecting is None:
-            wait = self._pause.remaining()
-            if wait is not None:
-                return unavailable(wait)
-            self._connecting = _start(self._connect())
-        return await asyncio.shield(self._connecting)
-
-    async def blocked(self) -> bool:
-        """Whether RabbitMQ accepts no messages now (memory or disk alarm)."""
-        transport = None if self._connection is None else self._connection.transport
-        if transport is None:
-            return False
+    @classmethod
+    async def open(cls, url: str, name: str) -> "Subscription":
+        """Connect and open a channel. If it raises one of ``FAILURES``, it leaves no connection open."""
+        connection = await connect(url, name)
         try:
-            async with asyncio.timeout(0):
-                await transport.connection.ready()
-        except TimeoutError:
-            return True
-        return False
+            return cls(connection, await open_channel(connection))
+        except BaseException:
+            await close_quietly(connection)
+            raise
 
-    async def aclose(self) -> None:
-        """Close the connection within two seconds. Repeated calls are harmless."""
-        under_way: set[asyncio.Task[Any]] = {*self._opening.values(), *self._closing}
-        if self._connecting is not None:
-            under_way.add(self._connecting)
-        for task in under_way:
-            task.cancel()
-        if under_way:
-            await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
-        connection, self._connection = self._connection, None
-        self._channels.clear()
-        if connection is not None:
-            await _close(connection)
+    def is_alive(self) -> bool:
+        """Whether messages of this channel can still be settled."""
+        return not (self.over.is_set() or self.channel.is_closed or self.connection.is_closed)
 
-    @staticmethod
-    def _alive(connection: AbstractConnection | None) -> bool:
-        """Check the layer below too: aio-pika's flag does not change when the socket breaks."""
-        if connection is None or connection.is_closed or connection.transport is None:
-            return False
-        return not connection.transport.connection.is_closed
-
-    async def _connect(self) -> _Connection | Refused:
+    async def send(self, request: Callable[[AbstractChannel], Awaitable[Any]]) -> bool:
+        """Send a request. A connection that does not accept it within five seconds is lost."""
         try:
-            if self._connection is not None:
-                old, self._connection = self._connection, None
-                self.start(_close(old))
             with losses_as_failures():
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    self._connection = await aio_pika.connect(
-                        self._url, client_properties={"connection_name": self._name}, connection_class=_Connection
-                    )
+                async with asyncio.timeout(CHANNEL_TIMEOUT_S):
+                    await request(self.channel)
         except FAILURES:
-            self._pause.failed()
-            return unavailable()
-        finally:
-            self._connecting = None
-        self._pause.succeeded()
-        return self._connection
+            self.over.set()
+            return False
+        return self.is_alive()
 
-    async def _open(self, exchange: str, key: str | None) -> ExchangeChannel | Refused:
-        try:
-            while True:
-                connection = await self.connection()
-                if isinstance(connection, Refused):
-                    return connection
-                if not self._make_room() and self._full is not None:
-                    return self._full
-                try:
-                    with losses_as_failures():
-                        async with asyncio.timeout(CHANNEL_TIMEOUT_S):
-                            channel = await ExchangeChannel.open(connection, exchange, self._watcher)
-                except FAILURES as error:
-                    if connection is not self._connection:
-                        continue  # it was retired during the call
-                    if isinstance(error, TimeoutError):
-                        self.retire()
-                    return unavailable()
-                if isinstance(channel, Refused) or connection is self._connection:
-                    break
-        finally:
-            del self._opening[exchange, key]
-        if isinstance(channel, ExchangeChannel):
-            self._channels[exchange, key] = channel
-        return channel
+    async def counts(self, *queues: str) -> list[int] | None:
+        """Return the number of ready messages of each queue. A missing queue closes the channel."""
+        found: list[int] = []
 
-    def _make_room(self) -> bool:
-        while len(self._channels) >= self._routes_max:
-            idle = next((name for name, channel in self._channels.items() if channel.idle), None)
-            if idle is None:
-                return False
-            self.start(_close(self._channels.pop(idle)))
-        return True
+        async def ask(channel: AbstractChannel) -> None:
+            for queue in queues:
+                answer = await channel.queue_declare(queue, passive=True)
+                found.append(answer.message_count or 0)
 
-    def start(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Run ``closing`` in the background; ``aclose`` waits for it, bounded."""
-        task = _start(closing)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        return found if await self.send(ask) else None
 
 
-def _start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    return asyncio.get_running_loop().create_task(work)
+@dataclass(eq=False, slots=True)
+class UnackedMessage:
+    """A message that is not settled yet; ``settled`` is true while it is being settled."""
+
+    subscription: Subscription
+    tag: int
+    properties: Basic.Properties
+    since_s: float
+    settled: bool = False
+
+    def can_settle(self) -> bool:
+        """Whether it may be settled."""
+        return self.subscription.is_alive() and not self.settled
+
+    async def ack(self) -> bool:
+        """Acknowledge it; false if the connection was lost."""
+        self.settled = True
+        return await self.subscription.send(lambda channel: channel.basic_ack(self.tag))
+
+    async def requeue(self) -> bool:
+        """Return it to the queue at once."""
+        self.settled = True
+        return await self.subscription.send(lambda channel: channel.basic_nack(self.tag, requeue=True))
+
+    async def reject(self) -> bool:
+        """Make RabbitMQ dead-letter it."""
+        self.settled = True
+        return await self.subscription.send(lambda channel: channel.basic_reject(self.tag, requeue=False))
 
 
-async def _drain(connection: _Connection, channels: Sequence[ExchangeChannel]) -> None:
-    """Wait for outstanding answers, then close."""
-    try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S_MAX):
-                while waited := [answer for channel in channels for answer in channel.in_flight]:
-                    await asyncio.wait(waited)
-        await _close(connection)
-    finally:
-        connection.sockets.abort()
+def delivery_of(subscription: Subscription, message: DeliveredMessage) -> Delivery:
+    """Return a received message as a delivery, whatever its properties contain."""
+    found = message.header.properties
+    headers = found.headers or {}
+    return Delivery(
+        body=message.body,
+        headers=headers,
+        message_id=found.message_id or None,
+        content_encoding=found.content_encoding or None,
+        deliveries=deliveries_of(headers.get("x-delivery-count"), again=bool(message.redelivered)),
+        delays=delays_of(headers),
+        handle=UnackedMessage(subscription, message.delivery_tag or 0, found, monotonic()),
+    )
 
 
-async def _close(thing: _Connection | ExchangeChannel) -> None:
-    try:
-        with losses_as_failures():
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await (thing.aclose() if isinstance(thing, ExchangeChannel) else thing.close())
-    except FAILURES:
-        pass
-    finally:
-        if isinstance(thing, _Connection):
-            thing.sockets.abort()
+def delays_of(headers: Mapping[str, Any]) -> int:
+    """Return how often a message was delayed."""
+    return as_count(headers.get(DELAYS_HEADER)) or 0
+
+
+def deliveries_of(count: Any, *, again: bool) -> int:
+    """Return the number of deliveries. A publisher can write ``count``, so it is used only for redeliveries."""
+    return (as_count(count) or 1) + 1 if again else 1

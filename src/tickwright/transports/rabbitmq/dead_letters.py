@@ -20,7 +20,15 @@ from tickwright.domain.errors import Unavailable
 from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.ports.task_queue import DeadMessage, Peeked
-from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, losses_as_failures
+from tickwright.transports.rabbitmq.connection import (
+    CHANNEL_TIMEOUT_S,
+    FAILURES,
+    close_quietly,
+    losses_as_failures,
+    open_channel,
+    properties_bytes,
+    short_connection,
+)
 from tickwright.transports.rabbitmq.forwarding import (
     DIED_HEADER,
     OUR_HEADERS,
@@ -30,13 +38,7 @@ from tickwright.transports.rabbitmq.forwarding import (
     Forwarder,
     copy_of,
 )
-from tickwright.transports.rabbitmq.raw_connection import (
-    close_quietly,
-    open_channel,
-    properties_bytes,
-    short_connection,
-)
-from tickwright.transports.rabbitmq.topology import DeadNames, declare
+from tickwright.transports.rabbitmq.topology import Topology, declare
 
 PEEK_MAX = 1000
 BROWSE_MAX = 10_000
@@ -72,7 +74,7 @@ class RabbitDeadLetters:
         RMQ-11: unacknowledged messages are available when the call returns, unless another process holds some.
     """
 
-    def __init__(self, url: str, names: DeadNames) -> None:
+    def __init__(self, url: str, names: Topology) -> None:
         self._url, self._names = url, names
         self._one_at_a_time = asyncio.Lock()
 
@@ -193,7 +195,7 @@ def _not_taken(outcome: Refused | Unknown) -> Unavailable:
     return Unavailable(outcome.code, f"RabbitMQ did not accept a requeued message: {outcome.reason}")
 
 
-def _shown(names: DeadNames, one: DeliveredMessage) -> DeadMessage:
+def _shown(names: Topology, one: DeliveredMessage) -> DeadMessage:
     properties = one.header.properties
     headers = properties.headers or {}
     reason, text, died_at_s = _why(names, headers)
@@ -201,11 +203,11 @@ def _shown(names: DeadNames, one: DeliveredMessage) -> DeadMessage:
     return DeadMessage(properties.message_id or None, reason, text, died_at_s, body, _key(names, one))
 
 
-def _key(names: DeadNames, one: DeliveredMessage) -> str:
+def _key(names: Topology, one: DeliveredMessage) -> str:
     return names.key or str(getattr(one.delivery, "routing_key", ""))
 
 
-def _why(names: DeadNames, headers: Mapping[str, Any]) -> tuple[str, str, float | None]:
+def _why(names: Topology, headers: Mapping[str, Any]) -> tuple[str, str, float | None]:
     """Return reason, text and instant: the broker's if the broker moved the message, ours otherwise.
 
     A copy that we dead-letter has no ``x-death``. If that header names one of our queues, the broker moved the message,
@@ -213,7 +215,7 @@ def _why(names: DeadNames, headers: Mapping[str, Any]) -> tuple[str, str, float 
     """
     deaths = headers.get("x-death")
     for death in deaths if isinstance(deaths, list) else ():
-        if isinstance(death, dict) and names.reads(str(death.get("queue"))):
+        if isinstance(death, dict) and names.consumed.fullmatch(str(death.get("queue"))):
             reason, at = str(death.get("reason")), death.get("time")
             died_at_s = at.timestamp() if isinstance(at, datetime) else None
             return reason[:TEXT_SHOWN_CHARS_MAX], _BROKER_REASONS.get(reason, ""), died_at_s

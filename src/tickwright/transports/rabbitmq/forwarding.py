@@ -20,8 +20,16 @@ from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown
 from tickwright.ports.ids import random_token, unix_seconds
 from tickwright.ports.task_queue import Delivery
-from tickwright.transports.rabbitmq.connection import CLOSE_TIMEOUT_S, FAILURES, losses_as_failures
-from tickwright.transports.rabbitmq.raw_connection import DELAYS_HEADER, as_count, close_quietly, connect, open_channel
+from tickwright.transports.rabbitmq.connection import (
+    CLOSE_TIMEOUT_S,
+    DELAYS_HEADER,
+    FAILURES,
+    as_count,
+    close_quietly,
+    connect,
+    losses_as_failures,
+    open_channel,
+)
 from tickwright.transports.rabbitmq.topology import Topology, declare
 
 FORWARD_TIMEOUT_S = 5.0

@@ -29,7 +29,15 @@ from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
-from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, losses_as_failures
+from tickwright.transports.rabbitmq.connection import (
+    CHANNEL_TIMEOUT_S,
+    FAILURES,
+    Subscription,
+    UnackedMessage,
+    close_quietly,
+    delivery_of,
+    losses_as_failures,
+)
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 from tickwright.transports.rabbitmq.forwarding import (
     OUR_HEADERS,
@@ -39,17 +47,16 @@ from tickwright.transports.rabbitmq.forwarding import (
     dead_letter_headers,
     delay_headers,
 )
-from tickwright.transports.rabbitmq.raw_connection import Subscription, UnackedMessage, close_quietly, delivery_of
 from tickwright.transports.rabbitmq.topology import (
     REDELIVERIES_MAX,
     TASK_KEY,
-    FanoutNames,
     QueueNames,
-    ReportExchanges,
-    ReportNames,
     declare,
     examine,
+    fanout_names,
     prepare,
+    report_exchanges,
+    report_names,
 )
 
 SLOTS_MAX = 10_000
@@ -331,7 +338,7 @@ class RabbitTaskTransport:
     """A :class:`tickwright.ports.transports.TaskTransport`."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        self._url, self._names = url, FanoutNames(prefix)
+        self._url, self._names = url, fanout_names(prefix)
         self.destination = f"amqp:{self._names.exchange}/{TASK_KEY}"
 
     async def prepare(self) -> None:
@@ -341,7 +348,7 @@ class RabbitTaskTransport:
     async def missing(self) -> list[str] | None:
         """Return the missing queues; ``None`` if all are missing."""
         missing = await examine(self._url, self._names)
-        return None if len(missing) == len(self._names.queues()) else missing
+        return None if len(missing) == len(self._names.queues) else missing
 
     def queue(self, slots: int) -> RabbitTaskQueue:
         """Return the queue for one consumer."""
@@ -357,16 +364,16 @@ class RabbitReportTransport:
 
     def __init__(self, url: str, prefix: str, *, slots: int) -> None:
         self._url, self._prefix, self._slots = url, prefix, slots
-        self._names = ReportExchanges(prefix)
+        self._names = report_exchanges(prefix)
         self.everyone, self.exchange = f"amqp:{self._names.broadcast}/", self._names.exchange
 
     async def prepare(self, listeners: Sequence[str]) -> None:
         """Declare the exchanges and the queues of these listeners."""
-        await prepare(self._url, self._names, *(ReportNames(self._prefix, name) for name in listeners))
+        await prepare(self._url, self._names, *(report_names(self._prefix, name) for name in listeners))
 
     def queue(self, listener: str) -> RabbitTaskQueue:
         """Return the queue of one listener."""
-        return RabbitTaskQueue(self._url, ReportNames(self._prefix, listener), slots=self._slots)
+        return RabbitTaskQueue(self._url, report_names(self._prefix, listener), slots=self._slots)
 
     def dead_letters(self) -> RabbitDeadLetters:
         """Return the dead letters of announcements."""

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from aiormq.abc import AbstractChannel
 from aiormq.exceptions import (
@@ -28,8 +28,7 @@ from aiormq.exceptions import (
 )
 
 from tickwright.domain.errors import Rejected
-from tickwright.transports.rabbitmq.connection import losses_as_failures
-from tickwright.transports.rabbitmq.raw_connection import open_channel, short_connection
+from tickwright.transports.rabbitmq.connection import losses_as_failures, open_channel, short_connection
 
 
 class Binding(NamedTuple):
@@ -48,67 +47,51 @@ class Gauges(NamedTuple):
     dead_kind: str
 
 
-class Topology(Protocol):
-    """What must exist."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Topology:
+    """Exchanges and queues that must exist, with a queue of dead letters.
 
-    def exchanges(self) -> Mapping[str, str]:
-        """Return every exchange with its type."""
+    Attributes:
+        exchanges: Every exchange with its type.
+        queues: Every queue with its arguments.
+        dead: The exchange and the queue of dead letters.
+        exchange: Requeued messages are published to it.
+        key: The routing key of all messages; if empty, each message keeps its own.
+        consumed: Matches the queues that consumers read, so that their dead letters arrive in ``dead``.
+        broadcast: The exchange for messages to all listeners, with an empty key; empty if there is none.
+    """
 
-    def queues(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return every queue with its arguments."""
+    prefix: str
+    exchanges: Mapping[str, str]
+    queues: Mapping[str, Mapping[str, Any]]
+    bindings: Sequence[Binding]
+    dead: str
+    exchange: str
+    key: str
+    consumed: re.Pattern[str]
+    broadcast: str = ""
 
-    def bindings(self) -> Sequence[Binding]:
-        """Return every binding."""
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class QueueNames(Topology):
+    """A queue that consumers read, its delays and its dead letters.
 
-class QueueNames(Topology, Protocol):
-    """A queue that consumers read, its delays and its dead letters."""
+    Attributes:
+        capability: Prefix of log events and probes.
+        service: Name of the service that consumes.
+        delays: The queues that delay a message, by the seconds of the delay, the shortest first.
+    """
 
-    @property
-    def capability(self) -> str:
-        """Prefix of log events and probes."""
-
-    @property
-    def service(self) -> str:
-        """Name of the service that consumes."""
-
-    @property
-    def gauges(self) -> Gauges | None:
-        """Gauges of the consumer, or ``None``."""
-
-    @property
-    def queue(self) -> str:
-        """Name of the queue that consumers read."""
-
-    @property
-    def key(self) -> str:
-        """The routing key of its messages and of its dead letters."""
-
-    @property
-    def dead(self) -> str:
-        """The exchange and the queue of dead letters."""
+    queue: str
+    capability: str
+    service: str
+    delays: Mapping[int, str]
+    gauges: Gauges | None = None
 
     def delay(self, by: timedelta) -> str:
-        """Return the queue that delays a message."""
-
-
-class DeadNames(Topology, Protocol):
-    """A queue of dead letters, and the exchange for requeuing them."""
-
-    @property
-    def dead(self) -> str:
-        """The exchange and the queue of dead letters."""
-
-    @property
-    def exchange(self) -> str:
-        """The exchange that requeued messages are published to."""
-
-    @property
-    def key(self) -> str:
-        """The routing key of all messages; if empty, each message keeps its own."""
-
-    def reads(self, queue: str) -> bool:
-        """Whether consumers read this queue, so that its dead letters arrive here."""
+        """Return the queue with the longest delay up to ``by``, or else the one with the shortest."""
+        shortest, *longer = self.delays
+        return self.delays[max((one for one in longer if one <= by.total_seconds()), default=shortest)]
 
 
 TASK_KEY = "task"
@@ -117,71 +100,43 @@ DELAYS_S = (1, 10, 60)
 DECLARE_TIMEOUT_S = 10.0
 
 UNLIMITED_DELIVERIES = 1_000_000_000  # RabbitMQ 4 has a default; peeking must drop nothing
+QUORUM = {"x-queue-type": "quorum"}
 AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 T = TypeVar("T")
 _DIFFERS = re.compile(r"inequivalent arg '([^']+)'.*?: (received .*)")
 
 
-@dataclass(frozen=True, slots=True)
-class FanoutNames:
-    """Names of fan-out's exchanges and queues.
+def fanout_names(prefix: str = "tickwright") -> QueueNames:
+    """Return fan-out's exchanges and queues; two installations on one RabbitMQ need two prefixes."""
+    name, dead = f"{prefix}.fanout", f"{prefix}.fanout.dead"
+    delays = {seconds: f"{name}.delay.{seconds}s" for seconds in DELAYS_S}
+    return QueueNames(
+        prefix=prefix,
+        exchanges={dead: "direct", name: "direct"},
+        queues={
+            dead: {**QUORUM, "x-delivery-limit": UNLIMITED_DELIVERIES},
+            name: {**QUORUM, "x-delivery-limit": REDELIVERIES_MAX, **_then(dead, TASK_KEY)},
+            **{
+                queue: {**QUORUM, "x-message-ttl": seconds * 1000, **_then(name, TASK_KEY)}
+                for seconds, queue in delays.items()
+            },
+        },
+        bindings=(Binding(dead, dead, TASK_KEY), Binding(name, name, TASK_KEY)),
+        dead=dead,
+        exchange=name,
+        key=TASK_KEY,
+        consumed=re.compile(re.escape(name)),
+        queue=name,
+        capability="fanout",
+        service="fanout-tasks",
+        delays=delays,
+        gauges=Gauges("tickwright_fanout_parked_tasks", "tickwright_fanout_queued_tasks", "fanout"),
+    )
 
-    Attributes:
-        prefix: 1 to 100 characters; two installations on one RabbitMQ need two.
-    """
 
-    prefix: str = "tickwright"
-    capability: ClassVar[str] = "fanout"
-    service: ClassVar[str] = "fanout-tasks"
-    key: ClassVar[str] = TASK_KEY
-    gauges: ClassVar[Gauges] = Gauges("tickwright_fanout_parked_tasks", "tickwright_fanout_queued_tasks", "fanout")
-
-    @property
-    def exchange(self) -> str:
-        """The exchange to which tasks are published, under ``task``."""
-        return f"{self.prefix}.fanout"
-
-    @property
-    def queue(self) -> str:
-        """Name of the queue that consumers read."""
-        return f"{self.prefix}.fanout"
-
-    @property
-    def dead(self) -> str:
-        """The exchange and the queue of dead letters."""
-        return f"{self.prefix}.fanout.dead"
-
-    def delay(self, by: timedelta) -> str:
-        """Return the delay queue with the longest delay up to ``by``; the shortest is one second."""
-        fitting = [one for one in DELAYS_S if one <= by.total_seconds()]
-        return self.delay_queue(max(fitting, default=DELAYS_S[0]))
-
-    def delay_queue(self, seconds: int) -> str:
-        """Return the name of the queue that delays by ``seconds``."""
-        return f"{self.prefix}.fanout.delay.{seconds}s"
-
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """Return every queue with its arguments."""
-        dead_letters = {"x-dead-letter-exchange": self.dead, "x-dead-letter-routing-key": TASK_KEY, **AT_LEAST_ONCE}
-        back = {"x-dead-letter-exchange": self.exchange, "x-dead-letter-routing-key": TASK_KEY, **AT_LEAST_ONCE}
-        own: dict[str, dict[str, Any]] = {
-            self.dead: {"x-delivery-limit": UNLIMITED_DELIVERIES},
-            self.queue: {"x-delivery-limit": REDELIVERIES_MAX, **dead_letters},
-            **{self.delay_queue(seconds): {"x-message-ttl": seconds * 1000, **back} for seconds in DELAYS_S},
-        }
-        return {name: {"x-queue-type": "quorum", **arguments} for name, arguments in own.items()}
-
-    def exchanges(self) -> dict[str, str]:
-        """Return both exchanges with their types."""
-        return {self.dead: "direct", self.exchange: "direct"}
-
-    def bindings(self) -> list[Binding]:
-        """Return both bindings."""
-        return [Binding(self.dead, self.dead, TASK_KEY), Binding(self.queue, self.exchange, TASK_KEY)]
-
-    def reads(self, queue: str) -> bool:
-        """Whether it is the queue of tasks."""
-        return queue == self.queue
+def _then(exchange: str, key: str) -> dict[str, str]:
+    """Return the arguments of a queue whose messages move to an exchange, at least once."""
+    return {"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key, **AT_LEAST_ONCE}
 
 
 async def declare(channel: AbstractChannel, *wanted: Topology) -> None:
@@ -193,11 +148,11 @@ async def declare(channel: AbstractChannel, *wanted: Topology) -> None:
     """
     with losses_as_failures():
         async with asyncio.timeout(DECLARE_TIMEOUT_S):
-            for exchange, kind in _all(one.exchanges() for one in wanted).items():
+            for exchange, kind in _all(one.exchanges for one in wanted).items():
                 await _declare_exchange(channel, exchange, kind)
-            for queue, arguments in _all(one.queues() for one in wanted).items():
+            for queue, arguments in _all(one.queues for one in wanted).items():
                 await _declare_queue(channel, queue, arguments)
-            for binding in dict.fromkeys(binding for one in wanted for binding in one.bindings()):
+            for binding in dict.fromkeys(binding for one in wanted for binding in one.bindings):
                 await _bind(channel, binding)
 
 
@@ -223,7 +178,7 @@ async def examine(url: str, *wanted: Topology) -> list[str]:
     async with short_connection(url, "tickwright-examine", "reading queues") as connection:
         with losses_as_failures():
             async with asyncio.timeout(DECLARE_TIMEOUT_S):
-                for queue, arguments in _all(one.queues() for one in wanted).items():
+                for queue, arguments in _all(one.queues for one in wanted).items():
                     channel = await open_channel(connection)
                     try:
                         await channel.queue_declare(queue, passive=True)
@@ -295,6 +250,7 @@ def _forbidden(doing: str, name: str) -> Rejected:
 # and above ten thousand the oldest are dropped. All queues are quorum queues, and moves are at least once.
 
 DELAY_S = 10
+"""The only delay of reports: messages leave a queue in order, so two delays would need two queues."""
 MESSAGE_LIFE = timedelta(days=1)
 DEAD_LIFE = timedelta(days=7)
 DEAD_MAX = 10_000
@@ -302,126 +258,58 @@ DEAD_MAX = 10_000
 _LISTENER = re.compile(r"[A-Za-z0-9_]{1,50}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ReportExchanges:
-    """Exchanges and dead letters that all listeners share.
-
-    Attributes:
-        prefix: 1 to 100 characters; two installations on one RabbitMQ need two.
-    """
-
-    prefix: str = "tickwright"
-    key: ClassVar[str] = ""
-
-    @property
-    def broadcast(self) -> str:
-        """The exchange for messages to all listeners, with an empty key."""
-        return f"{self.prefix}.reports"
-
-    @property
-    def exchange(self) -> str:
-        """The exchange for messages to one listener; its name is the key."""
-        return f"{self.prefix}.reports.listeners"
-
-    @property
-    def dead(self) -> str:
-        """The exchange and the queue of dead letters."""
-        return f"{self.prefix}.reports.dead"
-
-    def exchanges(self) -> dict[str, str]:
-        """Return the three exchanges with their types."""
-        return {self.dead: "fanout", self.broadcast: "fanout", self.exchange: "direct"}
-
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """Return the queue of dead letters."""
-        bounds = {"x-message-ttl": _ms(DEAD_LIFE), "x-max-length": DEAD_MAX}
-        return {self.dead: {"x-queue-type": "quorum", "x-delivery-limit": UNLIMITED_DELIVERIES, **bounds}}
-
-    def bindings(self) -> list[Binding]:
-        """Return the binding of dead letters, for every key."""
-        return [Binding(self.dead, self.dead, "")]
-
-    def reads(self, queue: str) -> bool:
-        """Whether it is a listener's queue."""
-        name = queue.removeprefix(f"{self.broadcast}.")
-        return queue not in {name, self.dead} and _LISTENER.fullmatch(name) is not None
+def report_exchanges(prefix: str = "tickwright") -> Topology:
+    """Return the exchanges and dead letters that all listeners share."""
+    everyone, listeners, dead = f"{prefix}.reports", f"{prefix}.reports.listeners", f"{prefix}.reports.dead"
+    limits = {"x-delivery-limit": UNLIMITED_DELIVERIES, "x-message-ttl": _ms(DEAD_LIFE), "x-max-length": DEAD_MAX}
+    return Topology(
+        prefix=prefix,
+        exchanges={dead: "fanout", everyone: "fanout", listeners: "direct"},
+        queues={dead: {**QUORUM, **limits}},
+        bindings=(Binding(dead, dead, ""),),
+        dead=dead,
+        exchange=listeners,
+        key="",
+        broadcast=everyone,
+        consumed=re.compile(rf"{re.escape(everyone)}\.(?!dead\Z){_LISTENER.pattern}", re.ASCII),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class ReportNames:
-    """One listener's queue; a :class:`QueueNames`.
-
-    Attributes:
-        prefix: See :class:`ReportExchanges`.
-        listener: 1 to 50 letters, digits or ``_``, and not ``dead``.
+def report_names(prefix: str, listener: str) -> QueueNames:
+    """Return the queue of one listener, and what all listeners share.
 
     Raises:
-        Rejected: ``invalid_listener``. Permanent.
+        Rejected: ``invalid_listener``: not 1 to 50 letters, digits or ``_``, or ``dead``. Permanent.
     """
-
-    prefix: str
-    listener: str
-    capability: ClassVar[str] = "reports"
-    gauges: ClassVar[None] = None  # all listeners share the dead letters
-
-    def __post_init__(self) -> None:
-        if not _LISTENER.fullmatch(self.listener) or self.listener == "dead":
-            text = f"A listener's name has 1 to 50 letters, digits or '_', and is not 'dead': {self.listener!r:.80}"
-            raise Rejected("invalid_listener", text)
-
-    @property
-    def shared(self) -> ReportExchanges:
-        """The exchanges and dead letters that all listeners share."""
-        return ReportExchanges(self.prefix)
-
-    @property
-    def service(self) -> str:
-        """Name of the service; one per listener."""
-        return f"reports-messages-{self.listener}"
-
-    @property
-    def key(self) -> str:
-        """The listener's name."""
-        return self.listener
-
-    @property
-    def queue(self) -> str:
-        """The queue that the listener consumes."""
-        return f"{self.prefix}.reports.{self.listener}"
-
-    @property
-    def dead(self) -> str:
-        """The exchange and the queue of dead letters."""
-        return self.shared.dead
-
-    @property
-    def delay_queue(self) -> str:
-        """The queue that delays by ten seconds."""
-        return f"{self.queue}.delay.{DELAY_S}s"
-
-    def delay(self, by: timedelta) -> str:  # noqa: ARG002  the queue is always the same
-        """Return the only delay queue, whatever the delay, because messages leave a queue in order."""
-        return self.delay_queue
-
-    def exchanges(self) -> dict[str, str]:
-        """Return the three exchanges."""
-        return self.shared.exchanges()
-
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """Return the listener's queue, its delay queue and the dead letters."""
-        dead_letters = {"x-dead-letter-exchange": self.dead, "x-dead-letter-routing-key": self.key, **AT_LEAST_ONCE}
-        back = {"x-dead-letter-exchange": self.shared.exchange, "x-dead-letter-routing-key": self.key, **AT_LEAST_ONCE}
-        limits = {"x-delivery-limit": REDELIVERIES_MAX, "x-message-ttl": _ms(MESSAGE_LIFE)}
-        return {
-            **self.shared.queues(),
-            self.queue: {"x-queue-type": "quorum", **limits, **dead_letters},
-            self.delay_queue: {"x-queue-type": "quorum", "x-message-ttl": DELAY_S * 1000, **back},
-        }
-
-    def bindings(self) -> list[Binding]:
-        """Return the bindings for broadcasts and for messages to this listener."""
-        own = [Binding(self.queue, self.shared.broadcast, ""), Binding(self.queue, self.shared.exchange, self.key)]
-        return [*self.shared.bindings(), *own]
+    if not _LISTENER.fullmatch(listener) or listener == "dead":
+        text = f"A listener's name has 1 to 50 letters, digits or '_', and is not 'dead': {listener!r:.80}"
+        raise Rejected("invalid_listener", text)
+    shared, queue = report_exchanges(prefix), f"{prefix}.reports.{listener}"
+    delay = f"{queue}.delay.{DELAY_S}s"
+    limits = {"x-delivery-limit": REDELIVERIES_MAX, "x-message-ttl": _ms(MESSAGE_LIFE)}
+    return QueueNames(
+        prefix=prefix,
+        exchanges=shared.exchanges,
+        queues={
+            **shared.queues,
+            queue: {**QUORUM, **limits, **_then(shared.dead, listener)},
+            delay: {**QUORUM, "x-message-ttl": DELAY_S * 1000, **_then(shared.exchange, listener)},
+        },
+        bindings=(
+            *shared.bindings,
+            Binding(queue, shared.broadcast, ""),
+            Binding(queue, shared.exchange, listener),
+        ),
+        dead=shared.dead,
+        exchange=shared.exchange,
+        key=listener,
+        broadcast=shared.broadcast,
+        consumed=shared.consumed,
+        queue=queue,
+        capability="reports",
+        service=f"reports-messages-{listener}",
+        delays={DELAY_S: delay},
+    )
 
 
 def _ms(length: timedelta) -> int:

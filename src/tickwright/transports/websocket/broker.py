@@ -17,11 +17,11 @@ from aiohttp.abc import AbstractResolver
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from tickwright.domain.addresses import AllowList, refusal_unasked
+from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.domain.signatures import sign
-from tickwright.domain.targets import WebTarget, parse_target
-from tickwright.outbound import BoundedHead, GuardedSessions, Pause, blocked, check_message, excerpt, outcome_of
+from tickwright.domain.targets import WebTarget
+from tickwright.outbound import BoundedHead, GuardedBroker, Pause, check_message, excerpt, outcome_of
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic, unix_seconds
 
@@ -319,50 +319,29 @@ GATEWAYS_MAX = 256
 CONNECT_TIMEOUT_S = 10.0
 HEARTBEAT_S = 20.0
 
-_SCHEMES = frozenset({"ws", "wss"})
 _CLOSING = aiohttp.ClientWSTimeout(ws_close=1.0)
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")
 
 
-class WebSocketBroker:
+class WebSocketBroker(GuardedBroker):
     """Pushes messages to gateways.
-
-    Args:
-        allow: Networks that may be reached besides public addresses, and the only ones that may be reached by ``ws``.
-        resolver: For tests and for installations with a DNS of their own; ``None`` means the system's.
-        tls: Trust anchors; ``None`` means the system's.
 
     Invariants:
         WS-3: ``Accepted`` means that the gateway repeated this message's id with ``"ack": true``.
         WS-4: an unavailable gateway is tried at most once per pause (0.1 s to 10 s).
     """
 
+    schemes = frozenset({"ws", "wss"})
+    other_target = "A push goes to wss:// (or an allowed ws://)."
+
     def __init__(
-        self,
-        *,
-        allow: AllowList,
-        resolver: AbstractResolver | None = None,
-        tls: ssl.SSLContext | None = None,
+        self, *, allow: AllowList, resolver: AbstractResolver | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._allow = allow
-        self._sessions = GuardedSessions(
-            allow=allow,
-            connections_max=GATEWAYS_MAX * 2,
-            resolver=resolver,
-            tls=tls,
-            middlewares=(_refuse_redirects,),
+        super().__init__(
+            allow=allow, connections_max=GATEWAYS_MAX * 2, resolver=resolver, tls=tls, middlewares=(_refuse_redirects,)
         )
         self._gateways: dict[str, PushGateway] = {}
         self._closing: set[asyncio.Task[None]] = set()
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """``ws`` and ``wss``."""
-        return _SCHEMES
-
-    def check(self, destination: str) -> None:
-        """Raise ``Rejected`` for a destination that can never work: bad grammar or a blocked IP literal."""
-        self._target(destination)
 
     async def publish(self, message: Message) -> Outcome:
         """Push one message and return its outcome."""
@@ -382,10 +361,6 @@ class WebSocketBroker:
         """Push several at once; outcomes in order."""
         return list(await asyncio.gather(*map(self.publish, messages)))
 
-    async def ready(self) -> bool:
-        """Whether the broker is open; gateways are not checked."""
-        return not self._sessions.closed
-
     async def aclose(self) -> None:
         """Close all connections; waiting pushes end as *unknown*. Repeated calls are harmless."""
         gateways, self._gateways = list(self._gateways.values()), {}
@@ -393,16 +368,7 @@ class WebSocketBroker:
             await gateway.aclose()
         if self._closing:
             await asyncio.wait(self._closing)
-        await self._sessions.aclose()
-
-    def _target(self, destination: str) -> WebTarget:
-        target = parse_target(destination)
-        if not isinstance(target, WebTarget) or target.scheme not in _SCHEMES:
-            raise Rejected("invalid_target", "A push goes to wss:// (or an allowed ws://).")
-        reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=self._allow)
-        if reason is not None:
-            raise Rejected("ssrf_blocked", blocked(reason).reason, reason=reason)
-        return target
+        await super().aclose()
 
     def _gateway(self, target: WebTarget) -> PushGateway | None:
         gateway = self._gateways.pop(target.url, None)

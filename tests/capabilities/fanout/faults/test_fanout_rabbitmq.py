@@ -20,7 +20,7 @@ from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
-from tickwright.transports.rabbitmq.topology import DELAYS_S, REDELIVERIES_MAX, FanoutNames, prepare
+from tickwright.transports.rabbitmq.topology import DELAYS_S, REDELIVERIES_MAX, fanout_names, prepare
 
 SECOND = timedelta(seconds=1)
 
@@ -41,7 +41,7 @@ async def test_a_queue_with_another_argument_is_named_with_the_argument_and_the_
 ) -> None:
     """An argument of a queue cannot be changed: who starts hears which one, and what to do."""
     fanout = Fanout(rabbit_server.url)
-    arguments = {**fanout.names.queues()[fanout.names.queue], "x-delivery-limit": 3}
+    arguments = {**fanout.names.queues[fanout.names.queue], "x-delivery-limit": 3}
     async with raw_channel(rabbit_server.url) as channel:
         for name in (fanout.names.queue, fanout.names.dead):
             await channel.exchange_declare(name, exchange_type="direct", durable=True)
@@ -79,7 +79,7 @@ async def test_a_user_without_rights_is_told_so(rabbit_server: RabbitServer) -> 
     await asyncio.to_thread(rabbit_server.control, "set_permissions", user, "^none$", ".*", ".*")
     url = rabbit_server.url.replace("guest:guest", f"{user}:secret")
     with pytest.raises(Rejected) as refused:
-        await prepare(url, FanoutNames(f"t{uuid4().hex[:12]}"))
+        await prepare(url, fanout_names(f"t{uuid4().hex[:12]}"))
     assert refused.value.code == "queue_forbidden"
     await asyncio.to_thread(rabbit_server.control, "delete_user", user)
 
@@ -87,7 +87,7 @@ async def test_a_user_without_rights_is_told_so(rabbit_server: RabbitServer) -> 
 async def test_no_rabbitmq_is_unavailable(rabbit_server: RabbitServer) -> None:
     """An outage is worth trying again."""
     with pytest.raises(Unavailable):
-        await prepare("amqp://guest:guest@127.0.0.1:1/", FanoutNames("t"))
+        await prepare("amqp://guest:guest@127.0.0.1:1/", fanout_names("t"))
 
 
 # ---------------------------------------------------------------------------------------------- handing out
@@ -225,7 +225,7 @@ async def test_a_delay_goes_through_the_queue_nearest_from_below(fanout: Fanout,
     await fanout.put("a")
     async with fanout.consumer() as source:
         assert await source.delay(await taken(source), timedelta(seconds=wanted_s))
-    counts = {seconds: await fanout.count(fanout.names.delay_queue(seconds)) for seconds in DELAYS_S}
+    counts = {seconds: await fanout.count(fanout.names.delays[seconds]) for seconds in DELAYS_S}
     assert counts == {seconds: int(seconds == queue_s) for seconds in DELAYS_S}
 
 
@@ -272,6 +272,6 @@ async def test_all_names_follow_the_prefix(rabbit_server: RabbitServer) -> None:
     with pytest.raises(ChannelNotFoundEntity):
         await other.count(other.names.queue)
     await one.remove()
-    assert FanoutNames().queue == "tickwright.fanout"
-    assert FanoutNames().dead == "tickwright.fanout.dead"
-    assert FanoutNames().delay(timedelta(seconds=15)) == "tickwright.fanout.delay.10s"
+    assert fanout_names().queue == "tickwright.fanout"
+    assert fanout_names().dead == "tickwright.fanout.dead"
+    assert fanout_names().delay(timedelta(seconds=15)) == "tickwright.fanout.delay.10s"

@@ -23,9 +23,8 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted
 from tickwright.transports.rabbitmq import forwarding
-from tickwright.transports.rabbitmq.connection import losses_as_failures
+from tickwright.transports.rabbitmq.connection import close_quietly, connect, losses_as_failures, open_channel
 from tickwright.transports.rabbitmq.forwarding import Forwarder, copy_of
-from tickwright.transports.rabbitmq.raw_connection import close_quietly, connect, open_channel
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -83,7 +82,7 @@ async def test_the_acks_of_a_lost_connection_are_void(fanout: Fanout, mortal_rab
             assert await source.ack(new[0])
             assert await source.ack(new[1])
     assert await fanout.ids_in(fanout.names.queue) == []
-    assert await fanout.count(fanout.names.delay_queue(1)) == 0
+    assert await fanout.count(fanout.names.delays[1]) == 0
 
 
 async def test_what_waited_here_when_the_connection_was_lost_is_not_handed_out_twice(
@@ -116,7 +115,7 @@ async def test_a_lost_confirm_brings_two_and_not_none(fanout: Fanout, mortal_rab
             since = monotonic()
             assert await source.delay(task, MINUTE)
             assert 4 < monotonic() - since < 50
-            await fanout.counted(fanout.names.delay_queue(60), 2)
+            await fanout.counted(fanout.names.delays[60], 2)
             proxy.heal()
     await fanout.counted(fanout.names.queue, 1)
     assert await fanout.ids_in(fanout.names.queue) == ["a"]
@@ -237,7 +236,7 @@ async def test_an_opening_that_takes_longer_than_a_copy_waits_is_not_begun_again
         forwarder = Forwarder(proxy.rewrite(fanout.url), fanout.names)
 
         async def accepted() -> bool:
-            return isinstance(await forwarder.forward(copy, "", fanout.names.delay_queue(60)), Accepted)
+            return isinstance(await forwarder.forward(copy, "", fanout.names.delays[60]), Accepted)
 
         proxy.delay(0.1)
         try:

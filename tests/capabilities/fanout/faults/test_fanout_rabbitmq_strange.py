@@ -20,10 +20,10 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Unavailable
 from tickwright.outbound import Pause
+from tickwright.transports.rabbitmq import connection as wire
 from tickwright.transports.rabbitmq import dead_letters, tasks
-from tickwright.transports.rabbitmq import raw_connection as wire
+from tickwright.transports.rabbitmq.connection import Subscription, deliveries_of
 from tickwright.transports.rabbitmq.dead_letters import BODY_SHOWN_BYTES_MAX
-from tickwright.transports.rabbitmq.raw_connection import Subscription, deliveries_of
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import TASK_KEY
 
@@ -312,13 +312,13 @@ async def test_what_a_copy_keeps_and_what_it_leaves_behind(fanout: Fanout) -> No
         priority=3,
         expiration="60000",
         user_id="guest",
-        headers={"CC": [fanout.names.dead, fanout.names.delay_queue(1)], "kept": 1.5},
+        headers={"CC": [fanout.names.dead, fanout.names.delays[1]], "kept": 1.5},
     )
     async with fanout.consumer() as source:
         task = await taken(source)
         assert (task.content_encoding, task.body) == ("gzip", b"\x1f\x8b")
         assert await source.delay(task, timedelta(seconds=60))
-    copies = await fanout.all_in(fanout.names.delay_queue(60))
+    copies = await fanout.all_in(fanout.names.delays[60])
     assert len(copies) == 1
     found = copies[0].header.properties
     assert (found.message_id, found.content_encoding, found.content_type) == ("a", "gzip", "application/json")

@@ -16,7 +16,7 @@ from kit.rabbit_checks import (
 )
 from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer
-from tickwright.transports.rabbitmq.raw_connection import UnackedMessage
+from tickwright.transports.rabbitmq.connection import UnackedMessage
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 
 CAUGHT = (AssertionError, TimeoutError, ChannelNotFoundEntity)  # the last: a queue that nobody has made anew

@@ -42,8 +42,7 @@ from tickwright import Answer, Poll
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import Pool
 from tickwright.transports.kafka import poll_source
-from tickwright.transports.kafka.poll_partition import Progress
-from tickwright.transports.kafka.poll_source import KafkaPollSource
+from tickwright.transports.kafka.poll_source import KafkaPollSource, Progress
 
 
 @pytest.fixture

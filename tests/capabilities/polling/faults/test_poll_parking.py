@@ -13,7 +13,7 @@ from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
 from tickwright.partners import Failed
-from tickwright.transports.kafka import poll_partition, poll_reader, poll_source
+from tickwright.transports.kafka import poll_reader, poll_source
 
 SECONDS, A_SECOND, FINE = 20, 30, 60
 
@@ -30,8 +30,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions and desks that are full after some dozens of polls, and waits of a moment."""
     monkeypatch.setattr(poll_reader, "HELD_MAX", 60)
     monkeypatch.setattr(poll_reader, "BATCH_MAX", 10)
-    monkeypatch.setattr(poll_partition, "PARK_FROM", 30)
-    monkeypatch.setattr(poll_partition, "PARK_AFTER_S", 0.5)
+    monkeypatch.setattr(poll_source, "PARK_FROM", 30)
+    monkeypatch.setattr(poll_source, "PARK_AFTER_S", 0.5)
     monkeypatch.setattr(poll_source, "SWEEP_EVERY_S", 0.1)
     monkeypatch.setattr(consumer_desk, "HELD_MAX", 20)
     monkeypatch.setattr(consumer_desk, "WAIT_FIRST_S", 0.2)
@@ -80,7 +80,7 @@ async def test_a_courier_that_fails_holds_up_no_other_in_its_partitions(world: P
 @pytest.mark.usefixtures("small")
 async def test_the_mutant_that_parks_nothing_is_caught(world: PollWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the partitions are full of polls that nobody answers, and the same test fails."""
-    monkeypatch.setattr(poll_partition, "PARK_FROM", 10**9)
+    monkeypatch.setattr(poll_source, "PARK_FROM", 10**9)
     with pytest.raises(AssertionError, match="the other courier's polls are done"):
         await _one_fails_beside_the_other(world)
 

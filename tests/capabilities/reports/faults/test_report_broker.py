@@ -23,7 +23,7 @@ from tickwright.capabilities.reports.requests.store import Routes
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
-from tickwright.transports.rabbitmq.topology import ReportExchanges, ReportNames
+from tickwright.transports.rabbitmq.topology import report_exchanges, report_names
 
 
 class Calls:
@@ -52,7 +52,7 @@ async def node(
         lease=timedelta(seconds=2),
         redis_url=SecretStr(redis.url), redis_prefix=prefix, report_prefix=prefix, metrics_bind=Bind("127.0.0.1", 0),
     )  # fmt: skip
-    names = ReportExchanges(prefix)
+    names = report_exchanges(prefix)
     routes = Routes(f"amqp:{names.broadcast}/", names.exchange)
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(
@@ -83,7 +83,7 @@ async def both_heard(rabbit: RabbitServer, prefix: str) -> None:
         try:
             async with raw_channel(rabbit.url) as channel:
                 for name in ("lefts", "rights"):
-                    found = await channel.queue_declare(ReportNames(prefix, name).queue, passive=True)
+                    found = await channel.queue_declare(report_names(prefix, name).queue, passive=True)
                     if not found.consumer_count:
                         return False
         except (OSError, aiormq.exceptions.AMQPError):
@@ -103,7 +103,7 @@ async def test_a_message_that_comes_four_times_is_one_part(
         node(database_url, rabbit_server, redis_server, tmp_path, calls) as world,
         raw_channel(rabbit_server.url) as channel,
     ):
-        names = ReportExchanges(prefix_of(database_url))
+        names = report_exchanges(prefix_of(database_url))
         spy = (await channel.queue_declare(exclusive=True)).queue or ""
         await channel.queue_bind(spy, names.broadcast)
         report = await ask(world)
@@ -150,7 +150,7 @@ async def test_an_exchange_that_is_not_there_costs_seconds(
 ) -> None:
     """Nobody hears of it: the parts are claimed from the table when their grace is over."""
     async with node(database_url, rabbit_server, redis_server, tmp_path, Calls()) as world:
-        names = ReportExchanges(prefix_of(database_url))
+        names = report_exchanges(prefix_of(database_url))
         async with raw_channel(rabbit_server.url) as channel:
             for exchange in (names.broadcast, names.exchange):
                 await channel.exchange_delete(exchange)

@@ -25,7 +25,7 @@ from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 from tickwright.transports.rabbitmq.forwarding import Copy, Forwarder
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
-from tickwright.transports.rabbitmq.topology import REDELIVERIES_MAX, ReportExchanges, ReportNames, examine, prepare
+from tickwright.transports.rabbitmq.topology import REDELIVERIES_MAX, examine, prepare, report_exchanges, report_names
 
 SECOND = timedelta(seconds=1)
 
@@ -106,7 +106,7 @@ async def test_a_delayed_message_comes_back_to_its_listener_and_to_no_other(repo
     async with reports.consumer("users") as users, reports.consumer("tags") as tags:
         since = monotonic()
         assert await users.delay(await taken(users), timedelta(minutes=5))
-        assert await reports.count(reports.names("users").delay_queue) == 1
+        assert await reports.count(reports.names("users").delays[10]) == 1
         again = await taken(users, 60)
         assert monotonic() - since >= 9.9
         assert (again.message_id, again.body, again.delays) == ("slow", b"payload", 1)
@@ -119,8 +119,8 @@ async def test_delays_of_different_lengths_hold_one_another_up_by_nothing(report
     """RabbitMQ lets messages expire at the head of a queue only: all in one have one subscription."""
     names = reports.names("users")
     delays = [names.delay(timedelta(seconds=seconds)) for seconds in (0, 1, 60, 3600)]
-    assert set(delays) == {names.delay_queue}
-    assert names.queues()[names.delay_queue]["x-message-ttl"] == 10_000
+    assert set(delays) == {names.delays[10]}
+    assert names.queues[names.delays[10]]["x-message-ttl"] == 10_000
 
 
 # ---------------------------------------------------------------------------------------------- what is buried
@@ -169,7 +169,7 @@ async def test_what_nobody_reads_dies_and_the_dead_make_room(rabbit_server: Rabb
     """A listener that is gone for good costs a day of messages, and all of them together ten thousand letters."""
     reports = Reports(rabbit_server.url)
     names = reports.names("gone")
-    queues = names.queues()
+    queues = names.queues
     assert queues[names.queue]["x-message-ttl"] == 86_400_000
     assert (queues[names.dead]["x-message-ttl"], queues[names.dead]["x-max-length"]) == (604_800_000, 10_000)
     quick = {**queues[names.queue], "x-message-ttl": 50}
@@ -177,9 +177,9 @@ async def test_what_nobody_reads_dies_and_the_dead_make_room(rabbit_server: Rabb
     async with raw_channel(reports.url) as channel:
         for queue, arguments in ((names.dead, few), (names.queue, quick)):
             await channel.queue_declare(queue, durable=True, arguments=arguments)
-        for exchange, kind in names.exchanges().items():
+        for exchange, kind in names.exchanges.items():
             await channel.exchange_declare(exchange, exchange_type=kind, durable=True)
-        for binding in names.bindings():
+        for binding in names.bindings:
             await channel.queue_bind(*binding)
     await reports.announce_stage(*"abcd")
 
@@ -216,7 +216,7 @@ async def test_several_listeners_are_made_and_looked_at_on_one_connection(rabbit
     reports = Reports(rabbit_server.url)
     both = [reports.names("users"), reports.names("tags")]
     missing = await examine(rabbit_server.url, *both)
-    assert sorted(missing) == sorted({*both[0].queues(), *both[1].queues()})
+    assert sorted(missing) == sorted({*both[0].queues, *both[1].queues})
     async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:
         await prepare(proxy.rewrite(rabbit_server.url), *both)
         assert proxy.accepted_count == 1
@@ -227,7 +227,7 @@ async def test_several_listeners_are_made_and_looked_at_on_one_connection(rabbit
 
 async def test_a_queue_of_reports_with_another_argument_is_named(reports: Reports) -> None:
     """As for fan-out: which one, and what to do."""
-    names = ReportNames(reports.shared.prefix, "other")
+    names = report_names(reports.shared.prefix, "other")
     async with raw_channel(reports.url) as channel:
         await channel.queue_declare(names.queue, durable=True, arguments={"x-queue-type": "quorum"})
     with pytest.raises(Rejected) as refused:
@@ -240,32 +240,32 @@ async def test_a_queue_of_reports_with_another_argument_is_named(reports: Report
 
 async def test_names_are_those_of_the_page_and_follow_the_prefix() -> None:
     """Two installations on one RabbitMQ share nothing; a service in another language finds its queue by its name."""
-    names = ReportNames("tickwright", "users")
+    names = report_names("tickwright", "users")
     assert names.queue == "tickwright.reports.users"
-    assert names.delay_queue == "tickwright.reports.users.delay.10s"
+    assert names.delays[10] == "tickwright.reports.users.delay.10s"
     assert names.dead == "tickwright.reports.dead"
-    assert names.exchanges() == {
+    assert names.exchanges == {
         "tickwright.reports": "fanout",
         "tickwright.reports.listeners": "direct",
         "tickwright.reports.dead": "fanout",
     }
-    other = ReportNames("other", "users")
-    assert {*names.queues(), *names.exchanges()} & {*other.queues(), *other.exchanges()} == set()
+    other = report_names("other", "users")
+    assert {*names.queues, *names.exchanges} & {*other.queues, *other.exchanges} == set()
 
 
 @pytest.mark.parametrize("name", ["", "dead", "a.b", "users.delay.10s", "a/b", "ä", "a b", "users\n", "#", "x" * 51])
 def test_a_listener_that_could_be_taken_for_another_queue_is_refused(name: str) -> None:
     """A dot would make one listener's queue another one's delay, and ``dead`` is where letters end."""
     with pytest.raises(Rejected) as refused:
-        ReportNames("tickwright", name)
+        report_names("tickwright", name)
     assert refused.value.code == "invalid_listener"
 
 
 def test_a_dead_letter_is_known_by_the_queue_that_it_died_in() -> None:
     """The delay queues' own moves are no deaths."""
-    shared = ReportExchanges("p")
+    shared = report_exchanges("p")
     queues = ["p.reports.users", "p.reports.users.delay.10s", "p.reports.dead", "p.reports", "q.reports.users", "None"]
-    assert [shared.reads(queue) for queue in queues] == [True, False, False, False, False, False]
+    assert [bool(shared.consumed.fullmatch(queue)) for queue in queues] == [True, False, False, False, False, False]
 
 
 async def test_the_words_of_a_listeners_source_are_those_of_reports(reports: Reports) -> None:

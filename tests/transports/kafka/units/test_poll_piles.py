@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kit.mutants import mutate
 from tickwright.ports.polls import PollRecord
-from tickwright.transports.kafka.poll_partition import BUNDLE_MAX, Bundle, Bundles, Progress, Waiting
+from tickwright.transports.kafka.poll_source import BUNDLE_MAX, Bundle, Bundles, Progress, Waiting
 
 DUE = datetime(2026, 11, 21, 10, tzinfo=UTC)
 

@@ -20,10 +20,10 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.engine.outbox.relay import LANE_RETRY, RETRY
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.transports.rabbitmq import raw_connection as wire
+from tickwright.transports.rabbitmq import connection as wire
 from tickwright.transports.rabbitmq.broker import WINDOW, RabbitBroker, StalledDestinations
 from tickwright.transports.rabbitmq.forwarding import Forwarder, copy_of
-from tickwright.transports.rabbitmq.topology import FanoutNames
+from tickwright.transports.rabbitmq.topology import fanout_names
 
 LEADER = 'Q = rabbit_misc:r(<<"/">>, queue, <<"{}">>), {{ok, R}} = rabbit_amqqueue:lookup(Q), {}(amqqueue:get_pid(R)).'
 ROUNDS = 5
@@ -228,14 +228,14 @@ async def test_copies_to_other_queues_go_on_beside_a_silent_queue(
 ) -> None:
     """RabbitMQ does not close the channel of a late copy; the next channel is opened beside that."""
     monkeypatch.setattr(wire, "CLOSE_TIMEOUT_S", 30.0)
-    names, numbers = FanoutNames(f"t{uuid4().hex}"), count()
+    names, numbers = fanout_names(f"t{uuid4().hex}"), count()
     forwarder = Forwarder(mortal_rabbit.url, names)
 
     async def forwarded(queue: str) -> Outcome:
         properties = Basic.Properties(message_id=f"m_{next(numbers)}")
         return await forwarder.forward(copy_of(b"{}", properties, {}, without=frozenset()), "", queue)
 
-    bad, good = names.delay_queue(60), names.delay_queue(10)
+    bad, good = names.delays[60], names.delays[10]
     try:
         assert isinstance(await forwarded(good), Accepted)
         with suspended(mortal_rabbit, bad):

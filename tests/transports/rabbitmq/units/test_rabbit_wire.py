@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pamqp import decode, encode
 
-from tickwright.transports.rabbitmq import raw_connection as wire
+from tickwright.transports.rabbitmq import connection as wire
 
 TABLE: dict[str, Any] = {
     "text": "x" * 300,
