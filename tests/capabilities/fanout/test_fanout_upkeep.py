@@ -7,8 +7,9 @@ import asyncpg
 import pytest
 
 from kit.leases import LONG, run_out
-from tickwright.capabilities.fanout import retention as module
+from tickwright.capabilities.fanout import retention
 from tickwright.capabilities.fanout.retention import FanoutRetention
+from tickwright.engine import retention as engine_retention
 from tickwright.engine.leases import Lease, Leases
 
 NAME = "fanout-upkeep"
@@ -38,7 +39,8 @@ async def lease(pool: asyncpg.Pool) -> Lease:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of ten."""
-    monkeypatch.setattr(module, "BATCH", 10)
+    for module in (retention, engine_retention):
+        monkeypatch.setattr(module, "BATCH", 10)
 
 
 async def left(pool: asyncpg.Pool, table: str) -> int:
@@ -92,7 +94,7 @@ async def test_a_round_has_its_bound_and_the_next_comes_at_once(
     pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a long outage of Redis there are millions of claims: other work comes between."""
-    monkeypatch.setattr(module, "BATCHES_MAX", 2)
+    monkeypatch.setattr(engine_retention, "BATCHES_MAX", 2)
     await pool.execute(CLAIMS, LONG_AGO, "old", 25)
     upkeep = FanoutRetention()
     assert await upkeep.round(lease) == 0

@@ -197,7 +197,7 @@ async def declare_modules(pool: Pool, registrations: Registrations, tables: Mapp
 
     modules = Modules(pool)
     for declared in registrations.of(ModuleRegistry).all():
-        await modules.declare(declared.name, declared.settings, caller=PROGRAM)
+        await modules.set(declared.name, declared.settings, caller=PROGRAM, set_by="app")
     for name, table in tables.items():
         await modules.set(name, table, caller=CONFIG_FILE)
 

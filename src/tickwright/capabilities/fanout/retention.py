@@ -1,18 +1,13 @@
-"""Retention of fan-out: deletes old claims, counts and cursors in bounded batches.
+"""Retention of fan-out: deletes old claims, counts and cursors, under the lease ``fanout-upkeep``."""
 
-One process at a time does it, under a lease; each batch is a transaction of its own that carries the lease's fence.
-"""
-
-from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 
+from tickwright.engine.retention import BATCH, Retention, RetentionRule
 from tickwright.ports.session import HeldLease
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.fanout.sql", "retention.sql")
-BATCH = 1000
-BATCHES_MAX = 100
 FIRST = ("", "")
 
 
@@ -31,46 +26,22 @@ class FanoutRetentionSettings:
     cursors: timedelta = timedelta(days=30)
 
 
-class FanoutRetention:
-    """The round of a loop under the lease ``fanout-upkeep``.
+class FanoutRetention(Retention):
+    """Applies the rules of claims and counts, and reads the cursors, of which all take several rounds.
 
     Invariants:
         FAN-8: a round reads at most ``BATCHES_MAX`` batches of claims and of counts, and one of cursors.
     """
 
     def __init__(self, settings: FanoutRetentionSettings | None = None) -> None:
-        self.settings = settings or FanoutRetentionSettings()
-        self.counts: Counter[str] = Counter()
-        self._behind = FIRST
+        ages = settings or FanoutRetentionSettings()
+        rules = [RetentionRule("delete_claims", ages.claims), RetentionRule("delete_windows", ages.windows)]
+        super().__init__(SQL, rules, every=ages.every)
+        self._cursors_age, self._after = ages.cursors, FIRST
 
     async def round(self, lease: HeldLease) -> float:
         """Delete old rows; return the seconds until the next round, 0 if more are left."""
-        settings = self.settings
-        await self._delete_cursors(lease)
-        more = [
-            await self._delete(lease, "delete_claims", settings.claims),
-            await self._delete(lease, "delete_windows", settings.windows),
-        ]
-        return 0.0 if any(more) else settings.every.total_seconds()
-
-    async def _delete(self, lease: HeldLease, query: str, age: timedelta) -> bool:
-        """Delete batch after batch; return whether rows are left after the last allowed batch."""
-        for _ in range(BATCHES_MAX):
-            async with lease.transaction() as connection:
-                if connection is None:
-                    return False
-                tag = await connection.execute(SQL[query], age, BATCH)
-            deleted = int(tag.rsplit(" ", 1)[1])
-            self.counts[query] += deleted
-            if deleted < BATCH or not lease.holds():
-                return False
-        return True
-
-    async def _delete_cursors(self, lease: HeldLease) -> None:
-        """Read the next cursors and delete the old ones. Reading all of them takes several rounds."""
-        async with lease.transaction() as connection:
-            if connection is None:
-                return
-            row = await connection.fetchrow(SQL["delete_cursors"], self.settings.cursors, BATCH, *self._behind)
-        self.counts["delete_cursors"] += row["gone"]
-        self._behind = FIRST if row["entity_code"] is None else (row["entity_code"], row["task_type"])
+        for row in await self.fetch(lease, "delete_cursors", self._cursors_age, BATCH, *self._after):
+            self.counts["delete_cursors"] += row["gone"]
+            self._after = FIRST if row["entity_code"] is None else (row["entity_code"], row["task_type"])
+        return await super().round(lease)

@@ -157,11 +157,11 @@ def _dead_task(dead: DeadMessage) -> DeadTaskView:
         members = None
     else:
         text = masked(text)
-    named = members if isinstance(members, dict) else {}
+    fields = members if isinstance(members, dict) else {}
     return DeadTaskView(
         **{**common_fields(dead), "body": text[:BODY_CHARS_MAX]},
-        entity_code=_name(named.get("EntityCode")),
-        task_type=_name(named.get("TaskType")),
+        entity_code=_name(fields.get("EntityCode")),
+        task_type=_name(fields.get("TaskType")),
     )
 
 

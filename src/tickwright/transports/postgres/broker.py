@@ -6,6 +6,7 @@ no connection. Consumers lease messages with a fence and a limit of deliveries.
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _CLOSED = Refused("broker_closed", "This broker was closed; nothing was stored."
 _UNAVAILABLE = Refused("database_unavailable", "No connection to the database; nothing was stored.")
 _LOST = Unknown("connection_lost", "The connection broke during the insert; it may have been stored.")
 _LATE = Unknown("timeout", "No answer to the insert within the timeout; it may have been stored.")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _IN_DOUBT = ("08", "57")  # connection failures and shutdowns: the insert may have committed
 
 _Row = tuple[str, str, str | None, str, str, bytes]
@@ -86,7 +88,9 @@ class PostgresBroker:
         """Whether the database answers within a second."""
         try:
             async with asyncio.timeout(1):
-                await self._ask(await self._pool.acquire())
+                connection = await self._pool.acquire()
+                async with self._returned(connection):
+                    await connection.execute("SELECT 1")
         except UNAVAILABLE:
             return False
         return not self._closed
@@ -102,7 +106,8 @@ class PostgresBroker:
             async with asyncio.timeout(timeout_s):
                 connection = await self._pool.acquire()
                 late, lost = _LATE, _LOST
-                await self._put(connection, rows)
+                async with self._returned(connection):
+                    await connection.execute(_TOPIC_SQL["put_messages"], *map(list, zip(*rows, strict=True)))
         except TimeoutError:
             return late
         except asyncpg.PostgresError as error:
@@ -113,14 +118,6 @@ class PostgresBroker:
         except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError):
             return lost
         return Accepted()
-
-    async def _ask(self, connection: PoolConnectionProxy) -> None:
-        async with self._returned(connection):
-            await connection.execute("SELECT 1")
-
-    async def _put(self, connection: PoolConnectionProxy, rows: Sequence[_Row]) -> None:
-        async with self._returned(connection):
-            await connection.execute(_TOPIC_SQL["put_messages"], *map(list, zip(*rows, strict=True)))
 
     @asynccontextmanager
     async def _returned(self, connection: PoolConnectionProxy) -> AsyncIterator[None]:
@@ -152,13 +149,9 @@ def _row(message: Message) -> _Row:
         raise Rejected("invalid_message", text)
     headers = json.dumps(dict(message.headers), ensure_ascii=False)
     for text in (message.id, message.key or "", headers, message.content_type):
-        if "\x00" in text or "\\u0000" in text or (not text.isascii() and _has_surrogate(text)):
+        if "\x00" in text or "\\u0000" in text or _SURROGATE.search(text):
             raise Rejected("unsupported_character", "PostgreSQL stores neither NUL nor lone surrogates.")
     return topic, message.id, message.key, headers, message.content_type, bytes(message.body)
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 TAKE_MAX = 1000

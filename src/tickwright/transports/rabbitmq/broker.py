@@ -37,6 +37,8 @@ from tickwright.transports.rabbitmq.connection import (
     CONNECT_TIMEOUT_S,
     FAILURES,
     HEARTBEAT_S,
+    cancel_all,
+    is_blocked,
     losses_as_failures,
 )
 
@@ -158,24 +160,12 @@ class Publisher:
     async def blocked(self) -> bool:
         """Whether RabbitMQ accepts no messages now (memory or disk alarm)."""
         transport = None if self._connection is None else self._connection.transport
-        if transport is None:
-            return False
-        try:
-            async with asyncio.timeout(0):
-                await transport.connection.ready()
-        except TimeoutError:
-            return True
-        return False
+        return await is_blocked(None if transport is None else transport.connection)
 
     async def aclose(self) -> None:
         """Close the connection within two seconds. Repeated calls are harmless."""
-        under_way: set[asyncio.Task[Any]] = {*self._opening.values(), *self._closing}
-        if self._connecting is not None:
-            under_way.add(self._connecting)
-        for task in under_way:
-            task.cancel()
-        if under_way:
-            await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
+        connecting = () if self._connecting is None else (self._connecting,)
+        await cancel_all([*self._opening.values(), *self._closing, *connecting])
         connection, self._connection = self._connection, None
         self._channels.clear()
         if connection is not None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -146,6 +146,27 @@ async def connect(url: str, name: str) -> AbstractConnection:
     with losses_as_failures():
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             return await aiormq.connect(address, client_properties={"connection_name": name})
+
+
+async def is_blocked(connection: AbstractConnection | None) -> bool:
+    """Return whether RabbitMQ accepts no messages now (memory or disk alarm); it reports that at the first publish."""
+    if connection is None or connection.is_closed:
+        return False
+    try:
+        async with asyncio.timeout(0):
+            await connection.ready()
+    except TimeoutError:
+        return True
+    return False
+
+
+async def cancel_all(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    """Cancel tasks, and wait for them for two seconds at most."""
+    under_way = set(tasks)
+    for task in under_way:
+        task.cancel()
+    if under_way:
+        await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
 
 
 async def open_channel(connection: AbstractConnection, *, confirms: bool = False) -> AbstractChannel:

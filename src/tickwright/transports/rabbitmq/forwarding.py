@@ -21,12 +21,13 @@ from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown
 from tickwright.ports.ids import random_token, unix_seconds
 from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.connection import (
-    CLOSE_TIMEOUT_S,
     DELAYS_HEADER,
     FAILURES,
     as_count,
+    cancel_all,
     close_quietly,
     connect,
+    is_blocked,
     losses_as_failures,
     open_channel,
 )
@@ -137,11 +138,7 @@ class Forwarder:
 
     async def aclose(self) -> None:
         """Close the connection within two seconds. Repeated calls are harmless."""
-        under_way = {*self._closing, *([] if self._opening is None else [self._opening])}
-        for task in under_way:
-            task.cancel()
-        if under_way:
-            await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
+        await cancel_all([*self._closing, *(() if self._opening is None else (self._opening,))])
         self._channel = None
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -154,7 +151,7 @@ class Forwarder:
             async with asyncio.timeout(FORWARD_TIMEOUT_S):
                 while (other := self._in_flight.get(copy.message_id)) is not None:
                     await asyncio.wait({other})  # the id identifies a return
-                if await self._blocked():
+                if await is_blocked(self._connection):
                     return _BLOCKED
                 if (channel := await self._open()) is None:
                     return _UNAVAILABLE
@@ -191,17 +188,6 @@ class Forwarder:
             del self._in_flight[copy.message_id]
             done.set_result(None)
         return _ACCEPTED
-
-    async def _blocked(self) -> bool:
-        """Whether RabbitMQ accepts no messages now. It reports an alarm at the first publish."""
-        if self._connection is None or self._connection.is_closed:
-            return False
-        try:
-            async with asyncio.timeout(0):
-                await self._connection.ready()
-        except TimeoutError:
-            return True
-        return False
 
     async def _open(self) -> AbstractChannel | None:
         """Return the channel. A caller's timeout interrupts the wait, not the opening."""

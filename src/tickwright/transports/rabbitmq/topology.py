@@ -14,7 +14,8 @@ confirmed it. That needs ``x-overflow=reject-publish`` and RabbitMQ 3.10 or newe
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -149,11 +150,13 @@ async def declare(channel: AbstractChannel, *wanted: Topology) -> None:
     with losses_as_failures():
         async with asyncio.timeout(DECLARE_TIMEOUT_S):
             for exchange, kind in _all(one.exchanges for one in wanted).items():
-                await _declare_exchange(channel, exchange, kind)
+                with _refusals("exchange", exchange, "declare the exchange"):
+                    await channel.exchange_declare(exchange, exchange_type=kind, durable=True)
             for queue, arguments in _all(one.queues for one in wanted).items():
                 await _declare_queue(channel, queue, arguments)
             for binding in dict.fromkeys(binding for one in wanted for binding in one.bindings):
-                await _bind(channel, binding)
+                with _refusals("queue", binding.queue, "bind the queue"):
+                    await channel.queue_bind(*binding)
 
 
 async def prepare(url: str, *wanted: Topology) -> None:
@@ -194,29 +197,19 @@ def _all(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
     return {name: value for part in parts for name, value in part.items()}
 
 
-async def _declare_exchange(channel: AbstractChannel, name: str, kind: str) -> None:
-    try:
-        await channel.exchange_declare(name, exchange_type=kind, durable=True)
-    except ChannelPreconditionFailed as error:
-        raise _differs("exchange", name, error) from None
-    except ChannelAccessRefused:
-        raise _forbidden("declare the exchange", name) from None
-
-
 async def _declare_queue(channel: AbstractChannel, name: str, arguments: Mapping[str, Any]) -> None:
-    try:
+    with _refusals("queue", name, "declare the queue, or read it and write to its dead letters,"):
         await channel.queue_declare(name, durable=True, arguments=dict(arguments))
-    except (ChannelPreconditionFailed, ChannelLockedResource) as error:
-        raise _differs("queue", name, error) from None
-    except ChannelAccessRefused:
-        raise _forbidden("declare the queue, or read it and write to its dead letters,", name) from None
 
 
-async def _bind(channel: AbstractChannel, binding: Binding) -> None:
+@contextmanager
+def _refusals(kind: str, name: str, doing: str) -> Iterator[None]:
     try:
-        await channel.queue_bind(*binding)
+        yield
+    except (ChannelPreconditionFailed, ChannelLockedResource) as error:
+        raise _differs(kind, name, error) from None
     except ChannelAccessRefused:
-        raise _forbidden("bind the queue", binding.queue) from None
+        raise _forbidden(doing, name) from None
 
 
 def _differs(kind: str, name: str, error: Exception) -> Rejected:
@@ -321,11 +314,6 @@ def _ms(length: timedelta) -> int:
 _CURRENT = re.compile(r"but current is (?:the value )?'[^']*\.installation\.([^']*)'")
 
 
-def owner_exchange(prefix: str) -> str:
-    """Return the name of the exchange that records the owner of ``prefix``."""
-    return f"{prefix}.installation"
-
-
 async def owner(url: str, prefix: str, installation: str) -> str:
     """Return the installation that owns ``prefix``. If there is none, this one becomes the owner, atomically.
 
@@ -333,15 +321,13 @@ async def owner(url: str, prefix: str, installation: str) -> str:
         Rejected: ``queue_forbidden``: this user may not declare it. Permanent.
         Unavailable: ``rabbitmq_unavailable``. Retry.
     """
-    name = owner_exchange(prefix)
+    name = f"{prefix}.installation"
     async with short_connection(url, "tickwright-owner", "reading the owner of the prefix") as connection:
         try:
             with losses_as_failures():
                 async with asyncio.timeout(DECLARE_TIMEOUT_S):
                     channel = await open_channel(connection)
-                    arguments: dict[str, Any] = {
-                        "alternate-exchange": f"{name}.{installation}"
-                    }  # the alternate exchange need not exist
+                    arguments: dict[str, Any] = {"alternate-exchange": f"{name}.{installation}"}  # need not exist
                     await channel.exchange_declare(name, exchange_type="fanout", durable=True, arguments=arguments)
         except ChannelPreconditionFailed as error:
             found = _CURRENT.search(str(error))

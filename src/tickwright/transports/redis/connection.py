@@ -6,7 +6,7 @@ repetition, because every claim has a token. A Redis that can evict keys is refu
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from hashlib import sha1
@@ -101,17 +101,20 @@ class RedisClient:
             raise Rejected("invalid_redis_url", "the URL of Redis is not redis://, rediss:// or unix://") from None
         self._client: Any = Redis(connection_pool=pool)  # its commands are not typed
 
-    async def call(self, script: Script, keys: Sequence[str], *arguments: str | int) -> Any:
+    async def call(self, script: Script, keys: Sequence[str], *arguments: str | int | bytes, raw: bool = False) -> Any:
         """Run ``script`` once, by its text if Redis does not know its digest.
+
+        With ``raw`` texts of the answer are bytes: stored values need not be UTF-8.
 
         Raises:
             Unavailable: ``redis_unavailable``. The script may have run. Retry.
         """
-        return await self._call(script, (len(keys), *keys, *arguments), {})
-
-    async def call_raw(self, script: Script, keys: Sequence[str], *arguments: str | int | bytes) -> Any:
-        """Run ``script`` as ``call`` does, and return texts as bytes: stored values need not be UTF-8."""
-        return await self._call(script, (len(keys), *keys, *arguments), {NEVER_DECODE: True})
+        options, rest = ({NEVER_DECODE: True} if raw else {}), (len(keys), *keys, *arguments)
+        async with self._translated():
+            try:
+                return await self._client.execute_command("EVALSHA", script.digest, *rest, **options)
+            except NoScriptError:  # the script did not run
+                return await self._client.execute_command("EVAL", script.text, *rest, **options)
 
     async def call_each(self, script: Script, calls: Sequence[tuple[str | int, ...]]) -> list[Any]:
         """Run ``script`` once for each tuple in one round trip. The first argument is the key; keys may differ in slot.
@@ -129,13 +132,6 @@ class RedisClient:
                     raise answer
         return answers
 
-    async def _call(self, script: Script, arguments: tuple[str | int | bytes, ...], options: Mapping[str, Any]) -> Any:
-        async with self._translated():
-            try:
-                return await self._client.execute_command("EVALSHA", script.digest, *arguments, **options)
-            except NoScriptError:  # the script did not run
-                return await self._client.execute_command("EVAL", script.text, *arguments, **options)
-
     async def check(self) -> None:
         """Check at the start that this Redis is suitable.
 
@@ -145,10 +141,14 @@ class RedisClient:
         """
         async with self._translated():
             try:
-                facts = {**await self._info("server"), **await self._info("memory"), **await self._info("persistence")}
+                facts: dict[str, Any] = {}
+                for section in ("server", "memory", "persistence"):
+                    facts |= await self._client.execute_command("INFO", section)
             except NoPermissionError as error:
                 raise Rejected("redis_forbidden", f"{self.shown_url}: allow the command INFO ({error})") from error
-        self._check_version(str(facts.get("redis_version", "")))
+        version = str(facts.get("redis_version", ""))
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < VERSION_MIN:
+            raise Rejected("redis_too_old", f"{self.shown_url} is Redis {version}; 6.2 or newer is needed")
         policy = facts.get("maxmemory_policy")
         if policy != "noeviction":
             raise Rejected(
@@ -160,15 +160,6 @@ class RedisClient:
             _log.warning(
                 "redis.not_durable", url=self.shown_url, remedy="set appendonly yes: a restart loses every mark"
             )
-
-    async def _info(self, section: str) -> Mapping[str, Any]:
-        facts: Mapping[str, Any] = await self._client.execute_command("INFO", section)
-        return facts
-
-    def _check_version(self, version: str) -> None:
-        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        if numbers < VERSION_MIN:
-            raise Rejected("redis_too_old", f"{self.shown_url} is Redis {version}; 6.2 or newer is needed")
 
     async def aclose(self) -> None:
         """Close every connection within two seconds. Repeated calls are harmless."""
@@ -211,11 +202,6 @@ class RedisClient:
 _OWNER = Script("owner.lua")
 
 
-def owner_key(prefix: str) -> str:
-    """Return the key that names the installation that owns ``prefix``."""
-    return f"{prefix}:installation"
-
-
 async def owner(link: RedisClient, prefix: str, installation: str) -> str:
     """Return the owner of ``prefix``; this one if none. Raises ``Unavailable`` (``redis_unavailable``): retry."""
-    return str(await link.call(_OWNER, [owner_key(prefix)], installation))
+    return str(await link.call(_OWNER, [f"{prefix}:installation"], installation))

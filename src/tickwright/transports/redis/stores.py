@@ -237,8 +237,8 @@ class RedisParts:
         """
         _check(key.listener, data, note)
         name = self.key(key.report_id)
-        code, first = await self._redis.call_raw(
-            _PUT, [name], key.epoch, key.listener, data, note, milliseconds(ttl), key.nonce
+        code, first = await self._redis.call(
+            _PUT, [name], key.epoch, key.listener, data, note, milliseconds(ttl), key.nonce, raw=True
         )
         if code == _NOT_OURS:
             raise Unavailable(
@@ -255,7 +255,7 @@ class RedisParts:
     async def get(self, key: PartKey) -> bytes | None:
         """Return a part's data, byte for byte; ``None`` also if the key holds a foreign value."""
         name = self.key(key.report_id)
-        code, data = await self._redis.call_raw(_GET, [name], key.epoch, key.listener, key.nonce)
+        code, data = await self._redis.call(_GET, [name], key.epoch, key.listener, key.nonce, raw=True)
         if code == _FOREIGN_GET:
             _log.warning("redis.hash_foreign", key=name)
         return data if code == _FOUND else None

@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from kit.fix_plans import Plan, Planner
-from tickwright.capabilities.fanout.retention import BATCH, SQL, FanoutRetentionSettings
+from tickwright.capabilities.fanout.retention import SQL, FanoutRetentionSettings
+from tickwright.engine.retention import BATCH
 
 ROWS = 50_000
 FILL = f"""

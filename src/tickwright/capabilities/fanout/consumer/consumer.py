@@ -201,15 +201,11 @@ class FanoutConsumer(LoopService):
         while True:
             await asyncio.sleep(SNAPSHOT_S)
             await self.snapshot.read(self._pool)
-            self._log_lost()
+            lost, self._lost_while_slow = self._lost_while_slow, []
+            if lost:
+                shown, most = lost[:SHOWN_MAX], self.slow.most
+                _log.warning("fanout.windows_lost_while_slow", windows=len(lost), tasks=shown, slow_slots=most)
             self.tick()
-
-    def _log_lost(self) -> None:
-        """Log the windows that slow entities lost since the last time, in one line."""
-        lost, self._lost_while_slow = self._lost_while_slow, []
-        if lost:
-            most = self.slow.most
-            _log.warning("fanout.windows_lost_while_slow", windows=len(lost), tasks=lost[:SHOWN_MAX], slow_slots=most)
 
     # ------------------------------------------------------------------ one message
 
@@ -229,7 +225,8 @@ class FanoutConsumer(LoopService):
             raise
         except Exception as error:  # noqa: BLE001  one message must not end the others
             _log.exception("fanout.unexpected", message_id=delivery.message_id, error=repr(error))
-            disposition = _unexpected(delivery, error)
+            dead = DeadLetter("unexpected", f"{type(error).__name__}; the consumer's log says where")
+            disposition = _retry_or_dead_letter("unexpected", delivery, dead)
         await self._carry_out(delivery, disposition)
 
     async def _carry_out(self, delivery: Delivery, disposition: Disposition) -> None:
@@ -266,7 +263,8 @@ class FanoutConsumer(LoopService):
         try:
             task = read_task(delivery, self.snapshot.now_s)
         except FutureVersionError as error:
-            return self._refusal(delivery) or _later_release(delivery, error)
+            dead = DeadLetter("unknown_version", f"no consumer knows {error}")
+            return self._refusal(delivery) or _retry_or_dead_letter("future_version", delivery, dead)
         except Rejected as error:
             return DeadLetter(error.code, error.message)
         return self._refusal(delivery) or task
@@ -344,17 +342,9 @@ class FanoutConsumer(LoopService):
         return Ack("succeeded")
 
 
-def _later_release(delivery: Delivery, error: FutureVersionError) -> Disposition:
-    if delivery.delays < DELAYS_MAX:
-        return RetryLater("future_version", LATER)
-    return DeadLetter("unknown_version", f"no consumer knows {error}")
-
-
-def _unexpected(delivery: Delivery, error: Exception) -> Disposition:
-    """Return a delay, as often as for a future version: the delayed copy starts a new count of deliveries."""
-    if delivery.delays < DELAYS_MAX:
-        return RetryLater("unexpected", LATER)
-    return DeadLetter("unexpected", f"{type(error).__name__}; the consumer's log says where")
+def _retry_or_dead_letter(why: str, delivery: Delivery, dead: DeadLetter) -> Disposition:
+    """Return a delay, thirty times: the delayed copy starts a new count of deliveries."""
+    return RetryLater(why, LATER) if delivery.delays < DELAYS_MAX else dead
 
 
 # Facts that a consumer reports in its session, for operators and alert rules: the queue, and its last minute. The
@@ -385,7 +375,7 @@ class QueueDepth(Protocol):
 
 
 class LastMinute:
-    """Differences of counters over about a minute."""
+    """Increases of counters within about a minute."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, Counter[str]]] = deque()

@@ -122,7 +122,8 @@ class LedgerRunClaims:
     async def _begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
         codes, types = [run.entity_code for run in runs], [run.task_type for run in runs]
         windows, at_once = [run.window_s for run in runs], [run.at_once for run in runs]
-        async with self._claiming(owner) as (_, number):
+        claiming = nullcontext(Ticket(owner, 0)) if self._gate is None else self._gate.claiming()
+        async with claiming as (_, number):
             async with self._connection() as connection, connection.transaction():
                 await connection.execute(_SQL["lock_entities"], codes)
                 rows = await connection.fetch(_SQL["begin"], owner, codes, types, windows, at_once, number, TIMED_OUT)
@@ -130,9 +131,6 @@ class LedgerRunClaims:
                 if row["fence"] is not None:
                     self._fences[owner, run.entity_code, run.task_type] = row["fence"]
         return [_begun(row) for row in rows]
-
-    def _claiming(self, owner: int) -> AbstractAsyncContextManager[Ticket]:
-        return nullcontext(Ticket(owner, 0)) if self._gate is None else self._gate.claiming()
 
     def _forget(self, owner: int, runs: Sequence[Ended]) -> None:
         for one in runs:
@@ -206,7 +204,7 @@ class TwoStoreRunClaims:
     """
 
     def __init__(self, redis: CarryingRunClaims | None, ledger: LedgerRunClaims) -> None:
-        self._redis, self._ledger = redis, ledger
+        self._redis, self.ledger = redis, ledger
         self._redis_availability = StoreAvailability("fanout.runs_redis")
         self._ledger_availability = StoreAvailability("fanout.runs_ledger", retry_s=LEDGER_RETRY_S)
         self._claims: dict[_Key, _Claims] = {}
@@ -249,7 +247,7 @@ class TwoStoreRunClaims:
             return None
         try:
             await self._write_unwritten()
-            return await self._ledger_availability.ask(self._ledger.begin(runs, owner))
+            return await self._ledger_availability.ask(self.ledger.begin(runs, owner))
         except Unavailable:
             if alone:
                 raise
@@ -265,18 +263,21 @@ class TwoStoreRunClaims:
         claims = [self._claims_of(one, owner) for one in ended]
         for one in ended:
             self._claims.pop(_key(one.run, one.begun), None)
-        ledger = await self._ask_ledger(self._ledger.end, ended, claims)
-        redis = await self._end_redis(ended, claims, ledger)
+        ledger = await self._ask_ledger(self.ledger.end, ended, claims)
+        redis = await self._ask_redis(
+            lambda redis, group, part: redis.end(part, group[0], carry=group[1]), ended, claims, ledger
+        )
         if lost := [one for n, one in enumerate(ended) if ledger.get(n) is False and redis.get(n) and _succeeded(one)]:
             with suppress(Unavailable):  # before the next runs succeed; else ``carry`` does it
-                await self._ledger_availability.ask(self._ledger.carry_over([_success(one) for one in lost]))
+                await self._ledger_availability.ask(self.ledger.carry_over([_success(one) for one in lost]))
         return [self._is_ours(one, claims[n], ledger.get(n), redis.get(n)) for n, one in enumerate(ended)]
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
         """Renew the claims of running tasks; one is lost if a store reports that and the other does not contradict."""
         claims = [self._claims_of(one, owner) for one in held]
         ledger, redis = await asyncio.gather(
-            self._ask_ledger(self._ledger.renew, held, claims), self._renew_redis(held, claims)
+            self._ask_ledger(self.ledger.renew, held, claims),
+            self._ask_redis(lambda redis, group, part: redis.renew(part, group[0]), held, claims, {}),
         )
         if held and not ledger and not redis:
             raise Unavailable("claims_unavailable", "neither the database nor Redis answers which runs are ours")
@@ -292,37 +293,33 @@ class TwoStoreRunClaims:
         return self._claims.get(_key(one.run, one.begun), unknown)
 
     async def _ask_ledger(
-        self, call: Callable[[Sequence[Ended], int], Awaitable[list[bool]]], runs: Sequence[Ended],
+        self,
+        call: Callable[[Sequence[Ended], int], Awaitable[list[bool]]],
+        runs: Sequence[Ended],
         claims: Sequence[_Claims],
-    ) -> Mapping[int, bool]:  # fmt: skip
+    ) -> Mapping[int, bool]:
         groups: dict[int, list[tuple[int, Ended]]] = defaultdict(list)
-        for n, (one, claim) in enumerate(zip(runs, claims, strict=True)):
+        for n, (run, claim) in enumerate(zip(runs, claims, strict=True)):
             if claim.ledger is not None:
-                groups[claim.owner].append((n, one._replace(begun=claim.ledger)))
+                groups[claim.owner].append((n, run._replace(begun=claim.ledger)))
         return await _ask_groups(groups, self._ledger_availability, lambda owner, part: call(part, owner))
 
-    async def _end_redis(
-        self, ended: Sequence[Ended], claims: Sequence[_Claims], ledger: Mapping[int, bool]
+    async def _ask_redis(
+        self,
+        call: Callable[[CarryingRunClaims, tuple[int, bool], Sequence[Ended]], Awaitable[list[bool]]],
+        runs: Sequence[Ended],
+        claims: Sequence[_Claims],
+        ledger: Mapping[int, bool],
     ) -> Mapping[int, bool]:
+        """Ask about the runs of each owner, those that the ledger does not have apart: ``call`` gets both."""
         if (redis := self._redis) is None:
             return {}
         groups: dict[tuple[int, bool], list[tuple[int, Ended]]] = defaultdict(list)
-        for n, (one, claim) in enumerate(zip(ended, claims, strict=True)):
+        for n, (run, claim) in enumerate(zip(runs, claims, strict=True)):
             if claim.redis is not None:
-                begun = claim.redis._replace(begun_s=one.begun.begun_s)
-                groups[claim.owner, not ledger.get(n)].append((n, one._replace(begun=begun)))
-        return await _ask_groups(
-            groups, self._redis_availability, lambda group, part: redis.end(part, group[0], carry=group[1])
-        )
-
-    async def _renew_redis(self, held: Sequence[Ended], claims: Sequence[_Claims]) -> Mapping[int, bool]:
-        if (redis := self._redis) is None:
-            return {}
-        groups: dict[int, list[tuple[int, Ended]]] = defaultdict(list)
-        for n, (one, claim) in enumerate(zip(held, claims, strict=True)):
-            if claim.redis is not None:
-                groups[claim.owner].append((n, one._replace(begun=claim.redis)))
-        return await _ask_groups(groups, self._redis_availability, lambda owner, part: redis.renew(part, owner))
+                begun = claim.redis._replace(begun_s=run.begun.begun_s)
+                groups[claim.owner, not ledger.get(n)].append((n, run._replace(begun=begun)))
+        return await _ask_groups(groups, self._redis_availability, lambda group, part: call(redis, group, part))
 
     def _is_ours(self, one: Ended, claims: _Claims, ledger: bool | None, redis: bool | None) -> bool:
         """Return whether the run was ours; Redis proves it when the session was lost without the ledger."""
@@ -349,13 +346,9 @@ class TwoStoreRunClaims:
                 successes = await self._redis_availability.ask(self._redis.carried(CARRY_BATCH))
                 if not successes:
                     break
-                await self._ledger_availability.ask(self._ledger.carry_over(successes))
+                await self._ledger_availability.ask(self.ledger.carry_over(successes))
                 await self._redis_availability.ask(self._redis.forget(successes))
         return len(self._unwritten)
-
-    async def count_dropped(self, dropped: Mapping[tuple[str, int, str], int]) -> None:
-        """Count messages that were dropped, by task type, window, and ``superseded`` or ``expired``."""
-        await self._ledger.count_dropped(dropped)
 
     async def _write_unwritten(self) -> None:
         """Write the ends that no store has; for a lost session only successes."""
@@ -368,9 +361,9 @@ class TwoStoreRunClaims:
                 groups[claims.owner].append(one._replace(begun=claims.ledger))
         unclaimed = [one for one, claims in unwritten.values() if claims.ledger is None]
         for owner, part in groups.items():
-            ours = await self._ledger_availability.ask(self._ledger.end(part, owner))
+            ours = await self._ledger_availability.ask(self.ledger.end(part, owner))
             unclaimed += [one for one, mine in zip(part, ours, strict=True) if not mine and _succeeded(one)]
-        await self._ledger_availability.ask(self._ledger.carry_over([_success(one) for one in unclaimed]))
+        await self._ledger_availability.ask(self.ledger.carry_over([_success(one) for one in unclaimed]))
         for key in unwritten:
             self._unwritten.pop(key, None)
 
@@ -435,8 +428,8 @@ class ConsumerRunClaims:
 
     def __init__(self, claims: TwoStoreRunClaims, session: Session) -> None:
         self._claims, self._session = claims, session
-        self._begins = CallBatcher(self._begin_many)
-        self._ends = CallBatcher(self._end_many)
+        self._begins = CallBatcher[Run, Begun](lambda runs: claims.begin(runs, self._owner()))
+        self._ends = CallBatcher[Ended, bool](lambda ended: claims.end(ended, self._owner()))
         self._held: set[_HeldRun] = set()
         self._dropped: Counter[tuple[str, int, str]] = Counter()
         self._renew_now = asyncio.Event()
@@ -545,17 +538,9 @@ class ConsumerRunClaims:
         if not dropped:
             return
         try:
-            await self._claims.count_dropped(dropped)
+            await self._claims.ledger.count_dropped(dropped)
         except Unavailable:
             self._dropped.update(dropped)
 
-    # ------------------------------------------------------------------ many at a time
-
     def _owner(self) -> int:
         return self._session.token if self._session.holds() else 0
-
-    async def _begin_many(self, runs: Sequence[Run]) -> Sequence[Begun]:
-        return await self._claims.begin(runs, self._owner())
-
-    async def _end_many(self, ended: Sequence[Ended]) -> Sequence[bool]:
-        return await self._claims.end(ended, self._owner())

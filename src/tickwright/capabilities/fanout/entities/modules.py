@@ -142,26 +142,19 @@ class Modules:
         Raises:
             Rejected: ``invalid_module`` with every mistake. Permanent.
         """
-        settings = check_module(name, msgspec.structs.asdict(request))
-        return await self._put(name, settings, "operator", caller)
+        return await self.set(name, msgspec.structs.asdict(request), caller=caller)
 
-    async def declare(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> None:
-        """Create or change a module that a program declares, unless an operator, a file or SQL has set it.
+    async def set(
+        self, name: str, settings: Mapping[str, Any], *, caller: Caller, set_by: str = "operator"
+    ) -> StoredModule:
+        """Write the settings that are given; others stay, or get their defaults.
 
-        Settings that are not given stay, or get their defaults.
-
-        Raises:
-            Rejected: ``invalid_module`` with every mistake. Permanent.
-        """
-        await self._put(name, check_module(name, settings), "app", caller)
-
-    async def set(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> None:
-        """Write the settings of a configuration file; others stay, or get their defaults.
+        ``set_by`` ``app`` changes nothing that an operator, a file or SQL has set.
 
         Raises:
             Rejected: ``invalid_module`` with every mistake. Permanent.
         """
-        await self._put(name, check_module(name, settings), "operator", caller)
+        return await self._put(name, check_module(name, settings), set_by, caller)
 
     async def pause(self, name: str, *, caller: Caller) -> ModuleView:
         """Stop polling entities for it; published tasks still run. Twice is harmless.

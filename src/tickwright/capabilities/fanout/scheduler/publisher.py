@@ -55,7 +55,8 @@ class LedgerMarks:
         claimed: list[MarkClaim] = []
         for chunk in _chunks(windows):
             rows = await self._fetch("claim", *_columns(chunk), token, lease)
-            claimed += [MarkClaim(_mark(row), row["last_success_s"]) for row in rows]
+            marks = [Mark.MINE if row["mine"] else Mark.SEALED if row["sealed"] else Mark.TAKEN for row in rows]
+            claimed += [MarkClaim(mark, row["last_success_s"]) for mark, row in zip(marks, rows, strict=True)]
         return claimed
 
     async def seal(self, windows: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
@@ -76,12 +77,6 @@ class LedgerMarks:
         async with short_connection(self._pool, ANSWER_S, "publish marks") as connection:
             rows: Sequence[Any] = await connection.fetch(_MARKS_SQL[name], *arguments)
             return rows
-
-
-def _mark(row: Any) -> Mark:
-    if row["mine"]:
-        return Mark.MINE
-    return Mark.SEALED if row["sealed"] else Mark.TAKEN
 
 
 def _columns(windows: Sequence[EntityWindow]) -> list[list[Any]]:
@@ -254,19 +249,11 @@ async def read_lists(pool: Pool) -> EntityLists:
         async for code, task_type, at_s in connection.cursor(_LISTS_SQL["list_successes"], prefetch=PAGE):
             successes.setdefault(task_type, {})[code] = at_s
         keys = await read_keys(connection)
-    made = {
-        row["name"]: ModuleList(
-            row["name"],
-            row["interval_seconds"],
-            row["timeout_ms"],
-            row["is_gated"],
-            row["is_paused"],
-            listed[row["name"]],
-            successes.get(row["name"], {}),
-        )
-        for row in modules
+    found = {
+        name: ModuleList(**dict(row), entities=entities, last_success_s=successes.get(name, {}))
+        for row, (name, entities) in zip(modules, listed.items(), strict=True)
     }
-    return EntityLists(made, unknown, now_s, received_s, keys)
+    return EntityLists(found, unknown, now_s, received_s, keys)
 
 
 async def read_parties(pool: Pool, codes: Sequence[str]) -> Mapping[str, ListedEntity]:
@@ -289,6 +276,7 @@ CHUNKS_AT_ONCE = 3
 """Of all modules together: with more of them, messages wait too long at the broker, and are sent twice."""
 
 SKEW = timedelta(minutes=1)
+"""The difference that two clocks may have: a window is not published again for its length and this."""
 NO_QUEUE = frozenset({"unroutable", "exchange_missing"})
 
 _log = structlog.get_logger("tickwright.fanout")
@@ -351,7 +339,9 @@ class Publisher:
         windows = [EntityWindow(code, module.name, window.start_s) for code in codes]
         claims = await self._marks.claim(windows, self._token, lease)
         fates = {one.entity_code: _FOUND[claim.mark] for one, claim in zip(windows, claims, strict=True)}
-        mine = [(one, claim.last_success_s) for one, claim in zip(windows, claims, strict=True) if _is_mine(claim)]
+        mine = [
+            (one, claim.last_success_s) for one, claim in zip(windows, claims, strict=True) if claim.mark is Mark.MINE
+        ]
         listed = await self._with_parties(module, [one.entity_code for one, _ in mine])
         mine = [(one, last_s) for one, last_s in mine if one.entity_code in listed]
         await self._probe.reached("fanout.claimed", places=len(mine))
@@ -360,7 +350,9 @@ class Publisher:
             messages = [self._message(module, window, one.entity_code, listed, last_s, timeout) for one, last_s in mine]
             outcomes = await self._broker.publish_many(messages)
             await self._probe.reached("fanout.published_not_sealed", places=len(mine))
-            await self._settle([one for one, _ in mine], outcomes, fates, keep=_keep(window))
+            await self._settle(
+                [one for one, _ in mine], outcomes, fates, keep=timedelta(seconds=window.length_s) + SKEW
+            )
         return fates
 
     async def _with_parties(self, module: ModuleList, codes: Sequence[str]) -> Mapping[str, ListedEntity]:
@@ -425,15 +417,6 @@ class Publisher:
             await self._declare()
 
 
-def _is_mine(claim: tuple[Mark, float | None]) -> bool:
-    return claim[0] is Mark.MINE
-
-
 def _lease(window: Window) -> timedelta:
     """Return how long a claim lives: half of a short window, so that a killed scheduler's windows are not lost."""
     return min(LEASE, max(LEASE_MIN, timedelta(seconds=window.length_s / 2)))
-
-
-def _keep(window: Window) -> timedelta:
-    """Return how long it is not published again: the window, and the difference that two clocks may have."""
-    return timedelta(seconds=window.length_s) + SKEW

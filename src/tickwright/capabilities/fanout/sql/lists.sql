@@ -4,7 +4,7 @@ SELECT extract(epoch FROM clock_timestamp())::float8;
 
 -- name: list_modules
 -- Every module. Index: none, the table is small and read whole.
-SELECT name, interval_seconds, timeout_ms, is_gated, paused_at IS NOT NULL AS is_paused FROM tickwright.modules ORDER BY name;
+SELECT name, interval_seconds AS length_s, timeout_ms, is_gated, paused_at IS NOT NULL AS is_paused FROM tickwright.modules ORDER BY name;
 
 -- name: list_enabled
 -- Every polled entity, with what messages need. Parties above $1 bytes are left out, without decompressing them. Read whole, a few times
