@@ -22,7 +22,7 @@ async def test_a_request_in_an_outage_gets_its_503_and_leaves_no_stack(
         with capture_logs() as logs:
             lane = await api.admin.post("/v1/jobs", {"task_type": "noop"})
             route = await api.admin.get("/v1/jobs/1")
-            api.app._auth._known.clear()
+            api.app._auth._cache.clear()
             monkeypatch.setattr(api.app._auth, "_find", away)
             stranger = await api.admin.get("/v1/jobs/1")
     for answer in (lane, route, stranger):

@@ -15,7 +15,7 @@ from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
 from tickwright.api.auth import Authenticator
 from tickwright.api.cookies import MAX_AGE_S, Site, csrf_token, over_tls, session_tokens, site_of
-from tickwright.api.session_routes import FAILURES_BURST, OPENED_BURST
+from tickwright.api.sessions import FAILURES_BURST, OPENED_BURST
 from tickwright.domain.errors import Rejected
 
 GOOD = "tw_" + "A" * 43

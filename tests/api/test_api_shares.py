@@ -13,9 +13,9 @@ from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
 from tickwright.domain.errors import Contended
-from tickwright.store import shares
+from tickwright.store import bounds as shares
+from tickwright.store.bounds import Request, Shares
 from tickwright.store.pool import SETTINGS
-from tickwright.store.shares import Request, Shares
 
 CONNECTIONS, SHARE, FOR_ALL = 6, 3, 5
 """Of the kit's pool, of one caller, and of all callers together."""
@@ -155,7 +155,7 @@ async def test_the_suite_notices_gone_clients_that_take_connections(
     api: RunningApi, other: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant."""
-    mutate(monkeypatch, Shares._hand_on, "request.is_gone()", "False")
+    mutate(monkeypatch, Shares._begin_waiting, "request.is_gone()", "False")
     with pytest.raises(AssertionError):
         await gone_clients(api, other, monkeypatch)
 

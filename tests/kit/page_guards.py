@@ -15,7 +15,7 @@ import pytest
 from kit.api import Answer, Client, RunningApi, running_api
 from kit.streams import CountingProbe, open_stream
 from tickwright.api import ApiLimits
-from tickwright.api.session_routes import FAILURES_BURST
+from tickwright.api.sessions import FAILURES_BURST
 from tickwright.capabilities.operations.overview import snapshot
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.dashboard import Page

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -21,23 +21,20 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from tickwright.api.auth import COOKIE_SHOWN, Authenticator, caller_of
-from tickwright.api.context import ApiContext
+from tickwright.api.context import ApiContext, Readiness
 from tickwright.api.cookies import SAFE_METHODS, over_tls, signed_out
-from tickwright.api.gate import ApiGate
+from tickwright.api.gate import ApiGate, ClientGone, Receive
 from tickwright.api.openapi import OPEN_PATHS, document, is_of_many, is_open, is_open_ended
-from tickwright.api.probes import STRUCTS as PROBE_STRUCTS
-from tickwright.api.probes import open_routes
-from tickwright.api.session_routes import STRUCTS as SESSION_STRUCTS
-from tickwright.api.session_routes import session_routes
+from tickwright.api.sessions import STRUCTS as SESSION_STRUCTS
+from tickwright.api.sessions import session_routes
 from tickwright.domain.admission import client_of
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.caller import CALLER, Role
 from tickwright.ports.views import let_see
-from tickwright.rest.bodies import ClientGone, Receive
 from tickwright.rest.listener import TRANSPORT
 from tickwright.rest.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
-from tickwright.store.bounds import TookTooLong, outcome_unknown, within
-from tickwright.store.shares import Abandoned, on_behalf_of
+from tickwright.rest.routing import answer, answers
+from tickwright.store.bounds import Abandoned, TookTooLong, on_behalf_of, outcome_unknown, within
 
 _log = structlog.get_logger("tickwright.api")
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -52,9 +49,9 @@ class Api:
         self._auth = Authenticator(context.pool, context.limits)
         gate = ApiGate(self._auth, context.limits)
         self._fast = {
-            path: answer
+            path: answering
             for plugin in context.plugins
-            for path, answer in plugin.fast_routes(context.installation, gate).items()
+            for path, answering in plugin.fast_routes(context.installation, gate).items()
         }
         self.framework = _framework(context, self._auth, gate)
 
@@ -191,7 +188,7 @@ def _framework(context: ApiContext, auth: Authenticator, gate: ApiGate) -> FastA
             RequestValidationError: _as_problem,
         },
     )
-    app.include_router(open_routes(context.readiness, context.metrics))
+    app.include_router(_open_routes(context.readiness, context.metrics))
     app.include_router(session_routes(context, auth, gate))
     for plugin in context.plugins:
         for router in plugin.routes(context.installation, gate):
@@ -203,7 +200,12 @@ def _framework(context: ApiContext, auth: Authenticator, gate: ApiGate) -> FastA
     @app.get("/v1/openapi.json", tags=["process"], responses={200: {"content": {"application/json": {}}}})
     async def openapi() -> Response:
         """Return this document."""
-        ours = [*PROBE_STRUCTS, *SESSION_STRUCTS, *(one for plugin in context.plugins for one in plugin.schemas())]
+        ours = [
+            HealthView,
+            ReadyView,
+            *SESSION_STRUCTS,
+            *(one for plugin in context.plugins for one in plugin.schemas()),
+        ]
         nonlocal encoded
         async with building:  # building is slow, and runs once
             if not encoded:  # shared, because clients without a key may request it often
@@ -211,6 +213,42 @@ def _framework(context: ApiContext, auth: Authenticator, gate: ApiGate) -> FastA
         return Response(encoded, media_type="application/json")
 
     return app
+
+
+class HealthView(msgspec.Struct):
+    """The process answers."""
+
+    status: str
+
+
+class ReadyView(msgspec.Struct):
+    """Whether the process can work, and the result of each check."""
+
+    ready: bool
+    checks: dict[str, str]
+
+
+def _open_routes(readiness: Callable[[], Awaitable[Readiness]], metrics: Callable[[], bytes]) -> APIRouter:
+    """Return the routes without a key: liveness, readiness and metrics of the process."""
+    router = APIRouter(tags=["process"])
+
+    @router.get("/healthz", **answers(HealthView))
+    async def healthz() -> Response:
+        """Show that the process answers."""
+        return answer(HealthView("ok"))
+
+    @router.get("/readyz", **answers(ReadyView, 200, 503))
+    async def readyz() -> Response:
+        """Show whether the database answers and the loops run; 503 if not."""
+        state = await readiness()
+        return answer(ReadyView(state.ready, dict(state.checks)), 200 if state.ready else 503)
+
+    @router.get("/metrics", responses={200: {"description": "Prometheus", "content": {"text/plain": {}}}})
+    async def show_metrics() -> Response:
+        """Return the counters of this process as Prometheus text."""
+        return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
 
 
 async def _as_problem(request: Request, error: Exception) -> Response:

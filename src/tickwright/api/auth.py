@@ -16,18 +16,16 @@ from typing import Any
 import structlog
 
 from tickwright.api.context import ApiLimits
-from tickwright.api.cookies import SAFE_METHODS, check_change, csrf_token, session_tokens
-from tickwright.api.sessions import IDLE
+from tickwright.api.cookies import IDLE, SAFE_METHODS, check_change, csrf_token, session_tokens
 from tickwright.capabilities.operations.keys import PREFIX_CHARS, key_hash
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.engine.batch_writer import CallBatcher
 from tickwright.ports.caller import CALLER, Caller, Role
 from tickwright.ports.ids import monotonic
-from tickwright.store.bounds import TookTooLong, within
+from tickwright.store.bounds import TookTooLong, for_all_callers, within
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
-from tickwright.store.shares import for_everybody
 
 _SQL = load("tickwright.api.sql", "access.sql")
 _SESSIONS = load("tickwright.api.sql", "sessions.sql")
@@ -49,7 +47,7 @@ class _Rate:
         self.free_at_s = 0.0
 
 
-class _Known:
+class _CachedKey:
     """A valid key or token: its caller, the end of its cache time, and the rate of its key."""
 
     __slots__ = ("caller", "rate", "until_s")
@@ -65,7 +63,7 @@ class Authenticator:
         self._pool = pool
         self._age_s = limits.key_age_max.total_seconds()
         self._gap_s, self._burst_s = 1 / limits.requests_per_s, limits.burst / limits.requests_per_s
-        self._known: dict[bytes, _Known] = {}
+        self._cache: dict[bytes, _CachedKey] = {}
         self._rates: dict[int, _Rate] = {}
         self._lookups = CallBatcher(self._find, items_max=LOOKUP_MAX)
         self._forgotten = 0
@@ -91,14 +89,14 @@ class Authenticator:
     async def holder(self, key: str) -> Caller:
         """Return the caller of ``key``, which may be a session's token. Errors as :meth:`caller`."""
         digest = key_hash(key)
-        known = self._known.get(digest)
-        if known is None or monotonic() > known.until_s:
-            known = await self._lookups(digest)
-            if known is None:
+        cached = self._cache.get(digest)
+        if cached is None or monotonic() > cached.until_s:
+            cached = await self._lookups(digest)
+            if cached is None:
                 _log.warning("api.unknown_key", prefix=key[:PREFIX_CHARS])
                 raise stranger("this key or session is unknown, expired or revoked")
-        self._take_turn(known, monotonic())  # read the clock again after the lookup
-        return known.caller
+        self._count_request(cached, monotonic())  # read the clock again after the lookup
+        return cached.caller
 
     def forget(self) -> None:
         """Clear the cache, because a session or key of this process has just ended.
@@ -106,11 +104,11 @@ class Authenticator:
         Lookups in progress may have read an older state, so their results are used once and not cached.
         """
         self._forgotten += 1
-        self._known.clear()
+        self._cache.clear()
 
-    def _take_turn(self, known: _Known, now_s: float) -> None:
+    def _count_request(self, cached: _CachedKey, now_s: float) -> None:
         """GCRA: ``free_at_s`` is when the key's next request is due at its steady rate."""
-        due_s = max(known.rate.free_at_s, now_s)
+        due_s = max(cached.rate.free_at_s, now_s)
         if due_s - now_s > self._burst_s:
             raise Rejected(
                 "rate_limited",
@@ -118,24 +116,24 @@ class Authenticator:
                 status=429,
                 retry_after_s=due_s - now_s - self._burst_s,
             )
-        known.rate.free_at_s = due_s + self._gap_s
+        cached.rate.free_at_s = due_s + self._gap_s
 
-    async def _find(self, wanted: Sequence[bytes]) -> list[_Known | None]:
+    async def _find(self, wanted: Sequence[bytes]) -> list[_CachedKey | None]:
         digests = list(dict.fromkeys(wanted))
         asked_s, forgotten = monotonic(), self._forgotten
         try:
-            with for_everybody(), within(LOOKUP_S):
+            with for_all_callers(), within(LOOKUP_S):
                 rows = await self._pool.fetch(_SQL["find"], digests)
         except TookTooLong as error:  # one small query: the database is slow
             raise Unavailable("database_unavailable", "the database does not answer; try again") from error
         self.clock.sample(rows[0]["now_s"], monotonic())
-        found: dict[bytes, _Known] = {}
+        found: dict[bytes, _CachedKey] = {}
         until_s = asked_s + self._age_s if forgotten == self._forgotten else asked_s
         good = {row["hash"]: row for row in rows if row["hash"] is not None}
         for digest in digests:
             row = good.get(digest)
             if row is None:
-                self._known.pop(digest, None)
+                self._cache.pop(digest, None)
             elif hmac.compare_digest(digest, row["hash"]):
                 found[digest] = self._remember(digest, row, until_s)
         if stale := [row["session_id"] for row in good.values() if row["stale"]]:
@@ -144,23 +142,23 @@ class Authenticator:
 
     async def _touch(self, sessions: list[int]) -> None:
         try:
-            with for_everybody(), within(LOOKUP_S):
+            with for_all_callers(), within(LOOKUP_S):
                 await self._pool.execute(_SESSIONS["touch"], sessions, IDLE)
         except Exception as error:  # noqa: BLE001  the session stays valid; the next request tries again
             _log.info("api.session_not_touched", error=repr(error)[:200])
 
-    def _remember(self, digest: bytes, row: Mapping[str, Any], until_s: float) -> _Known:
+    def _remember(self, digest: bytes, row: Mapping[str, Any], until_s: float) -> _CachedKey:
         role, scopes = Role[row["role"].upper()], frozenset(row["scopes"])
         caller = Caller(row["name"], role, row["id"], row["session_id"], scopes)
-        known = self._known.get(digest)
-        if known is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
+        cached = self._cache.get(digest)
+        if cached is None:
+            if len(self._cache) >= KNOWN_MAX:
+                self._cache.clear()
                 self._rates.clear()
             rate = self._rates.setdefault(row["id"], _Rate())
-            known = self._known[digest] = _Known(caller, until_s, rate)
-        known.caller, known.until_s = caller, until_s
-        return known
+            cached = self._cache[digest] = _CachedKey(caller, until_s, rate)
+        cached.caller, cached.until_s = caller, until_s
+        return cached
 
 
 async def caller_of(auth: Authenticator, scope: MutableMapping[str, Any]) -> Caller:

@@ -1,10 +1,9 @@
 """The context of the API: the plugins whose routes it serves, and its limits."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from tickwright.api.probes import Readiness
 from tickwright.plugin import Context, Plugin
 from tickwright.ports.caller import Role
 from tickwright.store.pool import Pool
@@ -34,6 +33,14 @@ class ApiLimits:
     key_age_max: timedelta = timedelta(milliseconds=800)
     requests_per_s: float = 50_000.0
     burst: int = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether this process can work now; ``checks`` has each check's result."""
+
+    ready: bool
+    checks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import hmac
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from datetime import timedelta
 from enum import Enum
 from hashlib import sha256
 
@@ -21,6 +22,7 @@ HOST_COOKIE = f"__Host-{COOKIE}"
 TOKEN_PREFIX = "tws_"  # noqa: S105  the prefix of every token
 CSRF_HEADER = "x-tickwright-csrf"
 MAX_AGE_S = 12 * 3600
+IDLE = timedelta(hours=2)
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 Headers = list[tuple[bytes, bytes]]
 _KEY = re.compile(rb"tw_[A-Za-z0-9_-]{43}")

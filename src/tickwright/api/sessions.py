@@ -2,25 +2,51 @@
 
 The cookie contains the token and not the key. It is worthless when its row is gone: signed out, revoked, unused for
 ``IDLE``, or ``LIFETIME`` old. A session is never valid without its key, which is looked up with it.
+
+Failed sign-ins are limited together, only to bound the log, because guessing 256 bits is impossible. A valid key is
+looked up before that limit, so a flood of bad ones locks no user out. Successful sign-ins are limited per key: each
+writes an audit row, which is never deleted, and a viewer's key can write no other.
 """
 
+from collections import defaultdict
 from datetime import datetime, timedelta
+from typing import Annotated, Any
 
 import msgspec
+import structlog
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
 
-from tickwright.api.cookies import MAX_AGE_S, TOKEN_PREFIX, Headers, session_tokens
+from tickwright.api.auth import CSRF, Authenticator, stranger
+from tickwright.api.context import ApiContext
+from tickwright.api.cookies import (
+    IDLE,
+    MAX_AGE_S,
+    TOKEN_PREFIX,
+    Headers,
+    Site,
+    cross_site,
+    csrf_token,
+    is_key,
+    over_tls,
+    session_tokens,
+    signed_in,
+    signed_out,
+    site_of,
+)
 from tickwright.capabilities.operations.keys import key_hash
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.ids import random_token
-from tickwright.ports.views import view
+from tickwright.ports.ids import monotonic, random_token
+from tickwright.ports.views import Page, view
+from tickwright.rest.gate import Gate
+from tickwright.rest.routing import Id, answer, answers, takes
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.api.sql", "sessions.sql")
 LIFETIME = timedelta(seconds=MAX_AGE_S)
-IDLE = timedelta(hours=2)
 OF_KEY_MAX = 100
 CLIENT_CHARS_MAX = 200
 _TOKEN_BYTES = 32
@@ -104,3 +130,154 @@ def _client(headers: Headers, address: str) -> str:
     agent = next((value.decode("latin-1") for name, value in headers if name == b"user-agent"), "")
     text = f"{address} {agent}".strip()[:CLIENT_CHARS_MAX]
     return "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
+
+
+SIGN_IN_BYTES_MAX = 1_024
+FAILURES_BURST = 20
+FAILURE_GAP_S = 1.0
+OPENED_BURST = 100
+OPENED_GAP_S = 10.0
+_log = structlog.get_logger("tickwright.api")
+
+
+class SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A sign-in with an API key."""
+
+    key: Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class SessionView(msgspec.Struct):
+    """The identity of the request's key.
+
+    Attributes:
+        csrf: Value for the header ``x-tickwright-csrf`` of every change with the cookie; null for a bearer key.
+        shows_payloads: Whether this role sees payloads and other user data.
+    """
+
+    name: str
+    role: str
+    key_id: int | None
+    version: str
+    csrf: str | None
+    shows_payloads: bool
+
+
+STRUCTS = (Page[BrowserSessionView], SessionRequest, SessionView)
+
+
+class Bound:
+    """A rate limit of one process: a burst, then one event per gap."""
+
+    def __init__(self, burst: int, gap_s: float, advice: str) -> None:
+        self._burst, self._gap_s, self._advice = burst, gap_s, advice
+        self._free_at_s = 0.0
+
+    def count(self, now_s: float) -> None:
+        """Count one event.
+
+        Raises:
+            Rejected: ``too_many_sign_ins`` (429) with ``Retry-After``. Retry.
+        """
+        due_s = max(self._free_at_s, now_s)
+        wait_s = due_s - now_s - self._burst * self._gap_s
+        if wait_s > -self._gap_s:
+            raise Rejected("too_many_sign_ins", self._advice, status=429, retry_after_s=wait_s + self._gap_s)
+        self._free_at_s = due_s + self._gap_s
+
+
+def _failures() -> Bound:
+    return Bound(FAILURES_BURST, FAILURE_GAP_S, "too many sign-ins fail here; wait, and copy the whole key")
+
+
+def _opened() -> Bound:
+    why = "too many sign-ins with this key; wait, or send it as a bearer token, which needs none"
+    return Bound(OPENED_BURST, OPENED_GAP_S, why)
+
+
+def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIRouter:
+    """Return the routes of the session."""
+    router = APIRouter(tags=["session"])
+    any_caller = Annotated[Caller, Depends(gate.allow(Role.VIEWER))]
+    sessions = Sessions(context.pool)
+    sign_in = _SignIn(sessions, auth)
+
+    @router.post("/v1/session", **answers(SessionView), **takes(SessionRequest))
+    async def open_session(request: Request) -> Response:
+        """Sign in with an API key: the answer sets a cookie that scripts cannot read, for at most twelve hours."""
+        if site_of(request.scope["headers"]) is Site.OTHER:
+            raise cross_site()
+        body = await gate.read(request, SessionRequest, bytes_max=SIGN_IN_BYTES_MAX)
+        caller, token = await sign_in.open(body.key, request)
+        cookie = signed_in(token, context.cookie_path, secure=_secure(request))
+        return answer(_view(context, caller, csrf_token(token)), headers=dict([cookie]))
+
+    @router.get("/v1/session", **answers(SessionView))
+    async def session(request: Request, caller: any_caller) -> Response:
+        """Return the identity of the request's key."""
+        return answer(_view(context, caller, request.scope.get(CSRF)))
+
+    @router.delete("/v1/session", status_code=204, response_class=Response)
+    async def close_session(request: Request, caller: any_caller) -> Response:
+        """Sign out: the session ends everywhere; the key stays valid."""
+        await sign_in.close(caller, request)
+        return Response(status_code=204, headers=dict([signed_out(context.cookie_path, secure=_secure(request))]))
+
+    @router.get("/v1/sessions", **answers(Page[BrowserSessionView]))
+    async def list_sessions(caller: any_caller) -> Response:
+        """List the browsers that are signed in with the caller's key, or for an admin with any key."""
+        return answer(Page(await sessions.list(caller)))
+
+    @router.delete("/v1/sessions/{session_id}", status_code=204, response_class=Response)
+    async def revoke_session(session_id: Id, caller: any_caller) -> Response:
+        """Sign out another browser: one of the caller's key, or for an admin any. Takes effect within a second."""
+        await sessions.revoke(session_id, caller=caller)
+        auth.forget()
+        return Response(status_code=204)
+
+    return router
+
+
+class _SignIn:
+    """Opens and closes sessions, with log and audit trail."""
+
+    def __init__(self, sessions: Sessions, auth: Authenticator) -> None:
+        self._sessions, self._auth = sessions, auth
+        self._failures = _failures()
+        self._opened: defaultdict[int, Bound] = defaultdict(_opened)  # per key that signed in; there are few
+
+    async def open(self, key: str, request: Request) -> tuple[Caller, str]:
+        try:
+            if not is_key(key):
+                raise stranger("this is no API key; one begins with tw_ and has 46 characters")
+            caller = await self._auth.holder(key)
+        except Rejected as error:
+            if error.http_status == 401:
+                self._failures.count(monotonic())
+                _log.warning("session.open", outcome="refused", client=_address(request))
+            raise
+        if caller.scopes:
+            why = "a key with scopes is a program's; sign in with one that has a role"
+            raise Rejected("key_has_scopes", why, status=403)
+        self._opened[caller.key_id or 0].count(monotonic())
+        token = await self._sessions.open(caller, request.scope["headers"], str(_address(request) or ""))
+        self._auth.forget()  # the previous session, or the oldest one, has ended
+        _log.info("session.open", outcome="opened", caller=caller.name, role=caller.role.name, client=_address(request))
+        return caller, token
+
+    async def close(self, caller: Caller, request: Request) -> None:
+        await self._sessions.close(caller, request.scope["headers"])
+        self._auth.forget()
+        _log.info("session.close", caller=caller.name)
+
+
+def _view(context: ApiContext, caller: Caller, csrf: str | None) -> SessionView:
+    shows = caller.role >= context.payloads_from
+    return SessionView(caller.name, caller.role.name.lower(), caller.key_id, context.version, csrf, shows)
+
+
+def _secure(request: Request) -> bool:
+    return over_tls(request.scope["headers"], request.scope["scheme"])
+
+
+def _address(request: Request) -> Any:
+    return request.client.host if request.client else None

@@ -50,7 +50,7 @@ from tickwright.domain.traceparent import NAME
 from tickwright.observe import traces
 from tickwright.observe.logs import log_like_a_library
 from tickwright.outbound import check_headers
-from tickwright.outbound.headers import HEADERS_MAX
+from tickwright.outbound.messages import HEADERS_MAX
 from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation
@@ -528,7 +528,7 @@ def _check_destination(destination: str, settings: Settings) -> None:
     if isinstance(target, WebTarget):
         reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=settings.targets)
         if reason is not None:
-            from tickwright.outbound.failures import blocked
+            from tickwright.outbound.messages import blocked
 
             refusal = blocked(reason)
             raise Rejected(refusal.code, refusal.reason, reason=reason, field="destination")

@@ -4,10 +4,16 @@ Callbacks, WebSocket pushes and every other connection to a user's host go throu
 guard. It depends on ``ports`` and ``domain`` only.
 """
 
-from tickwright.outbound.connector import BoundedHead, GuardedBroker, GuardedSessions
-from tickwright.outbound.failures import BLOCKED_CODE, EXCERPT_CHARS_MAX, blocked, excerpt, outcome_of
-from tickwright.outbound.headers import check_headers, check_message
-from tickwright.outbound.pause import Pause
+from tickwright.outbound.connector import BoundedHead, GuardedBroker, GuardedSessions, Pause
+from tickwright.outbound.messages import (
+    BLOCKED_CODE,
+    EXCERPT_CHARS_MAX,
+    blocked,
+    check_headers,
+    check_message,
+    excerpt,
+    outcome_of,
+)
 from tickwright.outbound.resolver import BlockedError, SystemResolver
 
 __all__ = [

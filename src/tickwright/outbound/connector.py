@@ -11,6 +11,7 @@ import functools
 import socket
 import ssl
 from collections.abc import Sequence
+from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any, ClassVar, cast
 
@@ -22,10 +23,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from tickwright.domain.addresses import AllowList, refusal, refusal_unasked
 from tickwright.domain.errors import Rejected
+from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.targets import WebTarget, parse_target
-from tickwright.outbound.failures import BLOCKED_CODE, blocked
+from tickwright.outbound.messages import BLOCKED_CODE, blocked
 from tickwright.outbound.resolver import BlockedError, GuardedResolver, SystemResolver
-from tickwright.ports.ids import monotonic
+from tickwright.ports.ids import monotonic, random_unit
 
 # TLS with a bound on bytes that carry no data. A record can hold session tickets, key updates or another handshake.
 # OpenSSL processes all received bytes in one call, and no limit above TLS counts them.
@@ -440,3 +442,33 @@ class GuardedBroker:
         if reason is not None:
             raise Rejected(BLOCKED_CODE, blocked(reason).reason, reason=reason)
         return target
+
+
+PAUSE = RetryPolicy(base=timedelta(seconds=0.1), cap=timedelta(seconds=10))
+
+
+class Pause:
+    """Decide whether a new attempt to connect may start, so that a dead server is not flooded.
+
+    The pause after the n-th failure in a row is between half and all of ``0.1 s * 2**(n - 1)``, at most 10 seconds. A
+    success resets the count of failures.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until_s = 0.0
+
+    def remaining(self) -> timedelta | None:
+        """Return the remaining pause, or ``None`` if an attempt may start."""
+        wait_s = self._until_s - monotonic()
+        return timedelta(seconds=wait_s) if wait_s > 0 else None
+
+    def failed(self) -> None:
+        """Start the next, longer pause."""
+        self._failures += 1
+        self._until_s = monotonic() + PAUSE.ceiling_s(self._failures) * (0.5 + random_unit() / 2)
+
+    def succeeded(self) -> None:
+        """Reset the count of failures."""
+        self._failures = 0
+        self._until_s = 0.0

@@ -6,8 +6,7 @@ from typing import Any
 
 from tickwright import __version__
 from tickwright.api.app import create_app
-from tickwright.api.context import ApiContext
-from tickwright.api.probes import Readiness
+from tickwright.api.context import ApiContext, Readiness
 from tickwright.plugin import Context, Settings
 from tickwright.ports.caller import Role
 from tickwright.process.installation import open_installation

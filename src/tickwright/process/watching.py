@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tickwright.api.probes import Readiness
+from tickwright.api.context import Readiness
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.engine.leases import leases_source
 from tickwright.engine.session import WorkerSession

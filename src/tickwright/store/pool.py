@@ -12,10 +12,9 @@ import structlog
 
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
-from tickwright.store.bounds import TookTooLong, bounded, left_s
+from tickwright.store.bounds import Request, Shares, TookTooLong, bounded, current_request, left_s
 from tickwright.store.dsn import Server, servers, shown_url
 from tickwright.store.queries import load
-from tickwright.store.shares import Request, Shares, asking
 
 Pool: TypeAlias = asyncpg.Pool
 Connection: TypeAlias = asyncpg.Connection
@@ -277,7 +276,7 @@ class _BoundedPool(asyncpg.Pool):  # type: ignore[misc]  # the same
     The driver waits until the server confirms that a statement is cancelled. A server process that is stopped never
     does; then the pool closes the connection, and the caller that released it gets no error.
 
-    Connections for a request of the API count for the caller's share; see :mod:`tickwright.store.shares`.
+    Connections for a request of the API count for the caller's share; see :mod:`tickwright.store.bounds`.
     """
 
     def __init__(self, url: str, *, max_size: int, **options: Any) -> None:
@@ -291,7 +290,7 @@ class _BoundedPool(asyncpg.Pool):  # type: ignore[misc]  # the same
 
     async def _acquire(self, timeout: float | None) -> Any:
         """Lend a connection; for a request of the API, once its share allows it."""
-        request = asking()
+        request = current_request()
         if request is None or not await self._shares.enter(request, timeout):
             return await super()._acquire(timeout)
         try:

@@ -15,7 +15,7 @@ from tickwright.capabilities.batches.executions import checker as ending_module
 from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.executions import Executions
 from tickwright.domain.errors import Rejected
-from tickwright.outbound.headers import check_headers
+from tickwright.outbound.messages import check_headers
 from tickwright.ports.batches import OpenChunk
 from tickwright.ports.caller import Caller, Role
 from tickwright.store.paging import Cursors

@@ -8,7 +8,7 @@ import pytest
 from kit import page_guards as checks
 from kit.mutants import mutate
 from kit.page_guards import Check, guarded
-from tickwright.api import app, auth, cookies, gate, session_routes, sessions
+from tickwright.api import app, auth, cookies, gate, sessions
 from tickwright.capabilities.jobs import rest as job_routes
 from tickwright.capabilities.jobs import rest as lane
 from tickwright.capabilities.operations.keys import ApiKeys
@@ -63,7 +63,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("every origin is ours", cookies.site_of, "if _bare(authority, scheme) in ours", "if ours", checks.check_the_site),
     (
         "others sign in",
-        session_routes.session_routes,
+        sessions.session_routes,
         'if site_of(request.scope["headers"]) is Site.OTHER',
         "if False",
         checks.check_the_door,
@@ -85,7 +85,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("two cookies are one", auth.caller_of, " or len(shown) > 1", "", checks.check_one_cookie),
     (
         "keys can be guessed",
-        session_routes.Bound.count,
+        sessions.Bound.count,
         "if wait_s > -self._gap_s",
         "if False",
         checks.check_bad_keys_are_limited,

@@ -38,10 +38,9 @@ from tickwright.engine.bulk_import import BatchedImport
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import monotonic
-from tickwright.store.bounds import TookTooLong, outcome_unknown, within
+from tickwright.store.bounds import TookTooLong, for_all_callers, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
-from tickwright.store.shares import for_everybody
 
 _SQL = load("tickwright.capabilities.jobs.sql", "enqueue.sql")
 _log = structlog.get_logger("tickwright.jobs")
@@ -101,7 +100,7 @@ class TypeCatalog:
 
     def _read_behind(self) -> None:
         if self._reading is None or self._reading.done():
-            with for_everybody():
+            with for_all_callers():
                 self._reading = asyncio.ensure_future(self._read())
             self._reading.add_done_callback(_read_or_not)
 
@@ -132,7 +131,7 @@ class _Collector(CallBatcher[_Pair, Scheduled]):
     async def _write_waiting(self) -> None:
         taken: list[tuple[_Pair, asyncio.Future[Scheduled]]] = []
         try:
-            with for_everybody(), within(COLLECTED_S) as bound:
+            with for_all_callers(), within(COLLECTED_S) as bound:
                 async with self._pool.acquire() as connection:
                     while not connection.is_closed() and (taken := await self._gather()):
                         bound.again()

@@ -15,9 +15,9 @@ from tickwright.capabilities.operations.overview.rates import CountersSaid, Jobs
 from tickwright.capabilities.operations.overview.reads import SQL as OVERVIEW
 from tickwright.capabilities.operations.overview.views import FinishedRates, LatenessNow
 from tickwright.ports.ids import monotonic
+from tickwright.store.bounds import for_all_callers
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
-from tickwright.store.shares import for_everybody
 
 COUNT_MAX = 1_000
 FRESH_S = 0.9
@@ -66,7 +66,7 @@ class TypesNow:
         """Return the figures, at most a second old."""
         async with self._reading:
             if self._view is None or monotonic() - self._read_s > FRESH_S:
-                with for_everybody():
+                with for_all_callers():
                     async with self._pool.acquire() as connection:
                         self._view = await self._read(connection)
                 self._read_s = monotonic()

@@ -1,4 +1,8 @@
-"""Map aiohttp's exceptions to outcomes.
+"""Outgoing messages: the outcome that an exception of aiohttp means, excerpts of answers, and allowed headers.
+
+Headers have an allow-list, because the set of dangerous headers is open: ``Host`` and ``Content-Length`` change what is
+requested, ``Transfer-Encoding`` smuggles requests, ``Authorization`` and ``Cookie`` carry another identity,
+``X-Forwarded-For`` a false origin.
 
 A failure before the first byte of the message was sent (name, address, connection, TLS) is ``Refused``: the receiver
 certainly took nothing. A later failure is ``Unknown``, unless the receiver answered.
@@ -8,13 +12,16 @@ import asyncio
 import re
 import socket
 import ssl
+from collections.abc import Mapping
+from functools import lru_cache
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
+from tickwright.domain.errors import Rejected
 from tickwright.domain.secrets import GROWTH_MAX, mask_secrets, spellings
 from tickwright.outbound.resolver import BlockedError, ResolveTimeoutError
-from tickwright.ports.broker import Refused, Unknown
+from tickwright.ports.broker import Message, Refused, Unknown
 
 EXCERPT_CHARS_MAX = 500
 VALUE_CHARS_MIN = 4
@@ -28,8 +35,8 @@ def excerpt(body: bytes, path: str = "") -> str:
     Escapes stay as they are: the masking of other addresses depends on whether a slash is escaped.
     """
     spelled = set().union(*map(spellings, _hidden(path)))
-    looked_at = 4 * EXCERPT_CHARS_MAX + GROWTH_MAX * len(path)
-    text = body[:looked_at].decode("utf-8", "backslashreplace")
+    read_bytes = 4 * EXCERPT_CHARS_MAX + GROWTH_MAX * len(path)
+    text = body[:read_bytes].decode("utf-8", "backslashreplace")
     text = mask_secrets(text, spelled, mask="/…", until=4 * EXCERPT_CHARS_MAX)
     return "".join(character if character.isprintable() else " " for character in text)[:EXCERPT_CHARS_MAX].strip()
 
@@ -44,15 +51,15 @@ def _hidden(path: str) -> set[str]:
     - Parts of segments and values that are not words, such as the token in ``Bearer%20TOKEN``.
     """
     alone, _, query = path.partition("?")
-    named = [(value or name) for name, _, value in (one.partition("=") for one in query.split("&"))]
-    values = {one for one in named if len(one) >= VALUE_CHARS_MIN}
+    named = [(value or name) for name, _, value in (pair.partition("=") for pair in query.split("&"))]
+    values = {value for value in named if len(value) >= VALUE_CHARS_MIN}
     within = alone.strip("/")
     segments = within.split("/")
     tails = {"/" + "/".join(segments[first:]) for first in range(1, min(len(segments), TAILS_MAX))}
     parts = {path, alone, alone.rstrip("/"), query, *values, *({within} if "/" in within else ())}
     return {
-        *(one for one in parts if len(one) > 1),
-        *(one for one in tails if len(one) > VALUE_CHARS_MIN),
+        *(part for part in parts if len(part) > 1),
+        *(tail for tail in tails if len(tail) > VALUE_CHARS_MIN),
         *filter(_is_no_word, _parts([*segments, *named])),
     }
 
@@ -140,3 +147,51 @@ def _connect(error: OSError) -> Refused:
             return Refused("connection_refused", "No program listens there; nothing was sent.")
         case _:
             return Refused("connect_failed", "The connection could not be made; nothing was sent.")
+
+
+HEADERS_MAX = 64
+HEADER_VALUE_CHARS_MAX = 4096
+
+_ALLOWED = frozenset({"traceparent", "tracestate", "baggage", "idempotency-key", "accept", "accept-language"})
+_ALLOWED_PREFIX = re.compile(r"(?:tickwright|x|ce)-[a-z0-9!#$%&'*+.^_`|~-]+")
+_FORBIDDEN_PREFIX = re.compile(r"x-(?:forwarded|real-ip|original|rewrite|http-method|method-override|host|accel).*")
+_ID = re.compile(r"[A-Za-z0-9_:@-]{1,200}")
+_CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_+.-]+/[A-Za-z0-9!#$&^_+.-]+(?:; ?[a-z]+=[A-Za-z0-9_-]+)?")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+@lru_cache(maxsize=1024)
+def _name_allowed(name: str) -> bool:
+    return name in _ALLOWED or bool(_ALLOWED_PREFIX.fullmatch(name) and not _FORBIDDEN_PREFIX.fullmatch(name))
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Refuse headers that a caller must not set.
+
+    Raises:
+        Rejected: ``header_not_allowed`` (the name) or ``invalid_header`` (CR, LF, other control
+            characters, beyond ASCII, too long, too many). Permanent: do not retry.
+    """
+    if len(headers) > HEADERS_MAX:
+        raise Rejected("invalid_header", f"A message carries at most {HEADERS_MAX} headers.")
+    for name, value in headers.items():
+        if not _name_allowed(name.lower()):
+            message = f"The header {name[:80]!r} cannot be set; allowed are tickwright-*, x-*, ce-* and tracing."
+            raise Rejected("header_not_allowed", message)
+        if len(value) > HEADER_VALUE_CHARS_MAX or not _VALUE.fullmatch(value):
+            message = f"The header {name[:80]!r} has at most {HEADER_VALUE_CHARS_MAX} printable ASCII characters."
+            raise Rejected("invalid_header", message)
+
+
+def check_message(message: Message) -> None:
+    """Refuse a message whose id, content type or headers cannot be sent unchanged.
+
+    Raises:
+        Rejected: ``invalid_message``, or what ``check_headers`` raises. Permanent: do not retry.
+    """
+    if not _ID.fullmatch(message.id):
+        raise Rejected("invalid_message", "A message id has 1 to 200 letters, digits and _ : @ -, and no dot.")
+    if not _CONTENT_TYPE.fullmatch(message.content_type):
+        raise Rejected("invalid_message", "The content type is not of the form type/subtype.")
+    if message.headers:
+        check_headers(message.headers)
