@@ -75,6 +75,11 @@ class PartnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     terminal_statuses: tuple[str, ...] | None = None
     http: Mapping[str, Any] | None = None
 
+    @property
+    def rate_per_s(self) -> float | None:
+        """Calls a second that the tightest budget allows; ``None`` without one."""
+        return min((calls / window_s for calls, window_s in self.budgets), default=None)
+
 
 def read_settings(table: Any, problems: list[str], *, where: str) -> PartnerSettings:
     """Return the settings in ``table``, and add every mistake to ``problems``, each with its remedy."""

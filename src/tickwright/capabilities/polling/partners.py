@@ -18,8 +18,8 @@ from tickwright.partners.quiet import quiet_next, quiet_until
 from tickwright.partners.settings import PartnerSettings, read_kept, read_settings
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Doors, view
-from tickwright.store.audit import write_audit
-from tickwright.store.pool import Connection, Pool
+from tickwright.store.audit import AuditedRows
+from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 
@@ -178,6 +178,7 @@ class Partners:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._rows = AuditedRows(pool, "partner", PartnerView, lock=_SQL["lock_partner"], read=_SQL["list_partners"])
         self._calls = CallHistory()
 
     async def list(self) -> list[PartnerView]:
@@ -186,40 +187,35 @@ class Partners:
 
     async def get(self, name: str) -> PartnerView:
         """Return one partner."""
-        row = await self._pool.fetchrow(_SQL["list_partners"], name)
-        if row is None:
-            raise _no_partner(name)
-        return view(PartnerView, row)
+        return view(PartnerView, await self._rows.row(name))
 
     async def figures(self, name: str) -> PartnerFigures:
         """Return how a partner is called now."""
         async with self._pool.acquire() as connection, connection.transaction(readonly=True):
             row = await connection.fetchrow(_SQL["contract_state"], name)
             if row is None:
-                raise _no_partner(name)
-            shares = [view(Share, one) for one in await connection.fetch(_SQL["shares"], row["partner_no"])]
-            waiting = view(
-                WaitingPolls, await connection.fetchrow(_SQL["waiting_polls"], row["partner_no"], ROWS_READ_MAX)
-            )
+                raise self._rows.not_found(name)
+            number = row["partner_no"]
+            shares = [view(Share, share) for share in await connection.fetch(_SQL["shares"], number)]
+            waiting = view(WaitingPolls, await connection.fetchrow(_SQL["waiting_polls"], number, ROWS_READ_MAX))
             counted = await connection.fetch(_SQL["counted_calls"], name)
-        calls = self._calls.add(name, row["now"], {one["name"]: Calls(*tuple(one)[1:]) for one in counted})
+        calls = self._calls.add(name, row["now"], {process: Calls(*counts) for process, *counts in counted})
         settings, problem = read_kept(row["settings"])
         quiet = _quiet(settings, row["now"])
         state, until = ("settings_invalid", None) if problem and row["paused_at"] is None else _state(row, quiet)
-        return PartnerFigures(
+        return view(
+            PartnerFigures,
+            row,
             name=name,
             at=row["now"],
             state=state,
             state_until=until,
-            quota=_quota(settings, row, calls, sum(one.granted for one in shares)),
+            quota=_quota(settings, row, calls, sum(share.granted for share in shares)),
             shares=shares,
             calls=calls,
             breaker=_breaker(row),
             quiet=quiet,
-            blocked_until=row["blocked_until"],
             waiting=waiting,
-            last_error=row["last_error"],
-            last_error_at=row["last_error_at"],
         )
 
     async def put(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> StoredPartner:
@@ -230,11 +226,9 @@ class Partners:
         """
         check_partner(name)
         check_partner_settings(settings)
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, name)
-            await connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
-            after = await self._written(connection, caller, "put", name, before)
-        return StoredPartner(after, before is None)
+        async with self._rows.changing("put", name, caller, creates=True) as change:
+            await change.connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
+        return StoredPartner(change.after, change.before is None)
 
     async def change(self, name: str, changes: Mapping[str, Any], *, caller: Caller) -> PartnerView:
         """Change the given settings of a partner; ``None`` removes a setting.
@@ -242,50 +236,28 @@ class Partners:
         Raises:
             Rejected: ``invalid_partner`` with every mistake. Permanent.
         """
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, name)
-            if before is None:
-                raise _no_partner(name)
-            settings = merged(msgspec.json.decode(before.settings), changes)
+        async with self._rows.changing("change", name, caller) as change:
+            settings = merged(msgspec.json.decode(change.after.settings), changes)
             check_partner_settings(settings)
-            await connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
-            return await self._written(connection, caller, "change", name, before)
+            await change.connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
+        return change.after
 
     async def pause(self, name: str, *, caller: Caller) -> PartnerView:
         """Stop calling it and selecting its trackers. Twice is harmless."""
-        return await self._change("pause", name, caller)
+        return await self._set("pause", name, caller)
 
     async def enable(self, name: str, *, caller: Caller) -> PartnerView:
         """Call it again."""
-        return await self._change("enable", name, caller)
+        return await self._set("enable", name, caller)
 
     async def reset(self, name: str, *, caller: Caller) -> PartnerView:
         """Close its breaker and end the silence that it requested, because it works again."""
-        return await self._change("reset", name, caller)
+        return await self._set("reset", name, caller)
 
-    async def _change(self, action: str, name: str, caller: Caller) -> PartnerView:
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, name)
-            if before is None:
-                raise _no_partner(name)
-            await connection.execute(_SQL[f"{action}_partner"], name)
-            return await self._written(connection, caller, action, name, before)
-
-    async def _locked(self, connection: Connection, name: str) -> PartnerView | None:
-        await connection.execute(_SQL["lock_partner"], name)
-        row = await connection.fetchrow(_SQL["list_partners"], name)
-        return None if row is None else view(PartnerView, row)
-
-    async def _written(
-        self, connection: Connection, caller: Caller, action: str, name: str, before: PartnerView | None
-    ) -> PartnerView:
-        after = view(PartnerView, await connection.fetchrow(_SQL["list_partners"], name))
-        await write_audit(connection, caller, f"partners.{action}", f"partner:{name}", before=before, after=after)
-        return after
-
-
-def _no_partner(name: str) -> Rejected:
-    return Rejected("partner_not_found", f"there is no partner {name[:50]!r}", status=404)
+    async def _set(self, action: str, name: str, caller: Caller) -> PartnerView:
+        async with self._rows.changing(action, name, caller) as change:
+            await change.connection.execute(_SQL[f"{action}_partner"], name)
+        return change.after
 
 
 ROWS_READ_MAX = 1_000

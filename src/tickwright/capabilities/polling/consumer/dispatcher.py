@@ -106,9 +106,9 @@ class PartnerDispatcher:
             self._begun_s, self._ended = now, 0
         at_once = self._calls_max if self.permits.share is None else min(self._calls_max, self.permits.share)
         wanted = 2 * at_once + 2 * self._per_s
-        budgets = self.permits.settings.budgets
-        if budgets:
-            wanted = min(wanted, AHEAD_S * min(calls / window_s for calls, window_s in budgets))
+        rate_per_s = self.permits.settings.rate_per_s
+        if rate_per_s is not None:
+            wanted = min(wanted, AHEAD_S * rate_per_s)
         return max(1, min(HELD_MAX, int(wanted)))
 
     def note_group(self, polls: int) -> None:

@@ -25,11 +25,10 @@ from tickwright.capabilities.polling.trackers.requests import (
     PreviewRequest,
     check_account,
 )
-from tickwright.domain.errors import Rejected
 from tickwright.partners.contract import settings_of
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
-from tickwright.store.audit import write_audit
+from tickwright.store.audit import AuditedRows
 from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -177,6 +176,7 @@ class Accounts:
 
     def __init__(self, pool: Pool, cursors: Cursors) -> None:
         self._pool, self._cursors = pool, cursors
+        self._rows = AuditedRows(pool, "account", AccountView, lock=_SQL["lock_account"], read=_SQL["get_account"])
 
     async def list(
         self, *, sort: str = "id", text: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
@@ -197,13 +197,14 @@ class Accounts:
             rows = await fetch_page(self._pool, _SQL["list_accounts"], after, limit + 1, text, LOOKED_MAX)
         found = [row for row in rows[:limit] if row["account_id"] is not None]
         budgets = await read_budgets(self._pool, [row["account_id"] for row in found])
-        items = [view(AccountLine, row, **_budget(budgets, row)) for row in found]
+        none = BudgetLine(None, None, None)  # for an account that was deleted in between
+        items = [view(AccountLine, row, **budgets.get(row["account_id"], none)._asdict()) for row in found]
         position = _position(rows, items, limit, sort)
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
 
     async def get(self, account_id: str) -> AccountDetail:
         """Return one account and about how many trackers it has."""
-        row = await account_row(self._pool, account_id)
+        row = await self._rows.row(account_id)
         found = await self._pool.fetchrow(_SQL["count_trackers"], row["account_no"], COUNTED_MAX + 1)
         estimated = found["counted"] > COUNTED_MAX
         trackers = max(COUNTED_MAX, round(found["estimated"])) if estimated else found["counted"]
@@ -212,19 +213,23 @@ class Accounts:
 
     async def series(self, account_id: str, hours: int) -> FreshSeries:
         """Return how fresh an account was: slices of the last ``hours``, as far as they are kept, and days before."""
-        row = await account_row(self._pool, account_id)
+        row = await self._rows.row(account_id)
         slices = await read_series(self._pool, row["account_no"], row["now"] - timedelta(hours=hours))
         return FreshSeries(account_id, row["freshness_objective"], slices)
 
     async def preview(self, account_id: str, change: PreviewRequest) -> LoadPreview:
         """Return the load that an account makes now, and would make with ``change``; nothing is changed."""
         async with self._pool.acquire() as connection, connection.transaction(readonly=True):
-            account = await account_row(connection, account_id)
+            account = await self._rows.row(account_id, connection)
             trackers, estimated = await _trackers(connection, account["account_no"])
             coming = await connection.fetch(_SQL["coming_polls"])
-            rates = {row["name"]: _rate(row["settings"]) for row in await connection.fetch(_SQL["partner_limits"])}
+            rates = {
+                row["name"]: None if (settings := settings_of(row["settings"])) is None else settings.rate_per_s
+                for row in await connection.fetch(_SQL["partner_limits"])
+            }
         now = _Pace(account["placed_interval_minutes"], account["polls_per_slice_max"])
-        then = _then(account, change)
+        changed = msgspec.structs.asdict(change).items()
+        then = _Pace(*(account[name] if value is msgspec.UNSET else value for name, value in changed))
         total = sum(trackers.values())
         change_per_s = then.per_s(total) - now.per_s(total)
         whole = _whole(coming, now.per_s(total))
@@ -246,56 +251,28 @@ class Accounts:
             Rejected: ``invalid_account``. Permanent.
         """
         check_account(account_id)
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, account_id)
-            await _write(connection, account_id, settings)
-            after = await self._written(connection, caller, "put", account_id, before)
-        return StoredAccount(after, before is None)
+        async with self._rows.changing("put", account_id, caller, creates=True) as change:
+            await _write(change.connection, account_id, settings)
+        return StoredAccount(change.after, change.before is None)
 
     async def change(self, account_id: str, changes: AccountChange, *, caller: Caller) -> AccountView:
         """Change the given settings of an account; concurrent changes of others are kept."""
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, account_id)
-            if before is None:
-                raise _no_account(account_id)
-            await _write(connection, account_id, changes.of(before))
-            return await self._written(connection, caller, "change", account_id, before)
+        async with self._rows.changing("change", account_id, caller) as change:
+            await _write(change.connection, account_id, changes.of(change.before))
+        return change.after
 
     async def pause(self, account_id: str, *, caller: Caller) -> AccountView:
         """Stop selecting its trackers; polls that are selected already are made. Twice is harmless."""
-        return await self._change("pause", account_id, caller)
+        return await self._set("pause", account_id, caller)
 
     async def enable(self, account_id: str, *, caller: Caller) -> AccountView:
         """Select its trackers again, each at its own next slot; missed polls are not made up for."""
-        return await self._change("enable", account_id, caller)
+        return await self._set("enable", account_id, caller)
 
-    async def _change(self, action: str, account_id: str, caller: Caller) -> AccountView:
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, account_id)
-            if before is None:
-                raise _no_account(account_id)
-            await connection.execute(_SQL[f"{action}_account"], account_id)
-            return await self._written(connection, caller, action, account_id, before)
-
-    async def _locked(self, connection: Connection, account_id: str) -> AccountView | None:
-        await connection.execute(_SQL["lock_account"], account_id)
-        row = await connection.fetchrow(_SQL["get_account"], account_id)
-        return None if row is None else view(AccountView, row)
-
-    async def _written(
-        self, connection: Connection, caller: Caller, action: str, account_id: str, before: AccountView | None
-    ) -> AccountView:
-        after = view(AccountView, await connection.fetchrow(_SQL["get_account"], account_id))
-        await write_audit(connection, caller, f"accounts.{action}", f"account:{account_id}", before=before, after=after)
-        return after
-
-
-async def account_row(connection: Connection | Pool, account_id: str) -> Any:
-    """Return the row of an account, with the database's clock."""
-    row = await connection.fetchrow(_SQL["get_account"], account_id)
-    if row is None:
-        raise _no_account(account_id)
-    return row
+    async def _set(self, action: str, account_id: str, caller: Caller) -> AccountView:
+        async with self._rows.changing(action, account_id, caller) as change:
+            await change.connection.execute(_SQL[f"{action}_account"], account_id)
+        return change.after
 
 
 async def _write(connection: Connection, account_id: str, settings: AccountRequest) -> None:
@@ -305,20 +282,11 @@ async def _write(connection: Connection, account_id: str, settings: AccountReque
     )  # fmt: skip
 
 
-def _budget(budgets: Mapping[str, BudgetLine], row: Any) -> dict[str, float | None]:
-    """Return the freshness of a row; none for an account that was deleted in between."""
-    return budgets.get(row["account_id"], BudgetLine(None, None, None))._asdict()
-
-
 def _position(rows: Sequence[Any], items: Sequence[AccountView], limit: int, sort: str) -> Any:
     """Return where a listing continues; ``None`` at its end."""
     if len(rows) <= limit:
         return rows[0]["last_id"] if rows and sort != "lag" else None
     return (rows[limit - 1]["rank"], items[-1].account_id) if sort == "lag" else items[-1].account_id
-
-
-def _no_account(account_id: str) -> Rejected:
-    return Rejected("account_not_found", f"there is no account {account_id[:50]!r}", status=404)
 
 
 PAGES_SAMPLED = 1_000
@@ -353,20 +321,6 @@ async def _trackers(connection: Connection, account_no: int) -> tuple[dict[str, 
     if estimated:
         rows = await connection.fetch(_SQL["sampled_trackers"], account_no, PAGES_SAMPLED) or rows
     return {row["partner"]: row["trackers"] for row in rows}, estimated
-
-
-def _then(account: Mapping[str, Any], change: PreviewRequest) -> _Pace:
-    given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
-    return _Pace(
-        given.get("polling_interval_minutes", account["polling_interval_minutes"]),
-        given.get("polls_per_slice_max", account["polls_per_slice_max"]),
-    )
-
-
-def _rate(settings: str) -> float | None:
-    """Return the calls a second that a partner's tightest budget allows."""
-    read = settings_of(settings)
-    return min((calls / window_s for calls, window_s in read.budgets), default=None) if read is not None else None
 
 
 def _whole(coming: Sequence[Any], least_per_s: float) -> WholeLoad:
