@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -34,7 +36,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll_source, "PARK_AFTER_S", 0.5)
     monkeypatch.setattr(poll_source, "SWEEP_EVERY_S", 0.1)
     monkeypatch.setattr(consumer_desk, "HELD_MAX", 20)
-    monkeypatch.setattr(consumer_desk, "WAIT_FIRST_S", 0.2)
+    monkeypatch.setattr(consumer_desk, "RETRY", replace(consumer_desk.RETRY, base=timedelta(seconds=0.2)))
 
 
 class Couriers:

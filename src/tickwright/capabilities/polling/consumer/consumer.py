@@ -11,7 +11,7 @@ being counted twice. README.md lists what a crash leaves at each step.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -80,15 +80,10 @@ async def prepare(pool: Pool, groups: Sequence[PollGroup]) -> list[PreparedGroup
         [tracker_id for group in groups for tracker_id in group.ids],
         [external_id for group in groups for external_id in group.external_ids],
     )
-    found = {row["n"]: row for row in rows}
     return [
         PreparedGroup(row["interval_minutes"], row["now_s"], frozenset(row["over"]), frozenset(row["done"]))
-        for row in (found[n] for n in range(len(groups)))
+        for row in sorted(rows, key=lambda row: row["n"])
     ]
-
-
-async def _ended(pool: Pool, tracker_ids: Iterable[int]) -> frozenset[int]:
-    return frozenset(row["id"] for row in await pool.fetch(SQL["over"], sorted(tracker_ids)))
 
 
 class PollConsumer(LoopService):
@@ -265,7 +260,7 @@ class PollConsumer(LoopService):
 
     def _abandon_lost(self) -> None:
         """Start no more polls of groups that this process lost: their new owner makes them."""
-        for work in [one for one in self._works if self._source.has_lost(one.group)]:
+        for work in [work for work in self._works if self._source.has_lost(work.group)]:
             work.abandoned = True
             self._works.discard(work)
             self._dispatchers[work.group.partner_no].forget_abandoned()
@@ -280,25 +275,21 @@ class PollConsumer(LoopService):
             if dispatcher is None:
                 if courier is None:
                     continue
-                dispatcher = self._dispatchers[partner.partner_no] = self._open_dispatcher(partner)
+                dispatcher = self._dispatchers[partner.partner_no] = PartnerDispatcher(
+                    partner.partner_no,
+                    partner.name,
+                    self._contract,
+                    self.writer,
+                    calls_max=self._calls_max,
+                    low=self.wakeup.set,
+                )
+                if self._group is not None:
+                    self._group.create_task(dispatcher.run())
             dispatcher.courier = courier
             if settings is not None:
                 dispatcher.timeout = settings.timeout
                 terminal = settings.terminal_statuses
                 dispatcher.terminal = frozenset(TERMINAL_DEFAULT if terminal is None else terminal)
-
-    def _open_dispatcher(self, partner: PartnerRow) -> PartnerDispatcher:
-        dispatcher = PartnerDispatcher(
-            partner.partner_no,
-            partner.name,
-            self._contract,
-            self.writer,
-            calls_max=self._calls_max,
-            low=self.wakeup.set,
-        )
-        if self._group is not None:
-            self._group.create_task(dispatcher.run())
-        return dispatcher
 
     def _drop_superseded(self) -> None:
         """Drop waiting polls whose tracker's next poll is due; every ``TAKE_S`` at most, since it walks them all."""
@@ -308,7 +299,7 @@ class PollConsumer(LoopService):
         now_s = self._contract.clock.now(self._swept_s)
         if any(now_s >= work.superseded_at_s for work in self._works):
             for dispatcher in self._dispatchers.values():
-                dispatcher.drop_superseded(now_s)
+                dispatcher.drop(lambda poll: now_s >= poll.work.superseded_at_s)
 
     async def _drop_ended(self) -> None:
         """Drop waiting polls whose tracker has ended since its group was taken; a retry may wait long."""
@@ -316,10 +307,10 @@ class PollConsumer(LoopService):
             return
         self._over_at_s = monotonic()
         waiting = {tracker_id for dispatcher in self._dispatchers.values() for tracker_id in dispatcher.waiting()}
-        ended = await _ended(self._pool, waiting) if waiting else frozenset()
+        ended = {row["id"] for row in await self._pool.fetch(SQL["over"], sorted(waiting))} if waiting else set()
         if ended:
             for dispatcher in self._dispatchers.values():
-                dispatcher.drop_over(ended)
+                dispatcher.drop(lambda poll: poll.tracker_id in ended)
 
     async def _read_accounts(self, groups: Sequence[PollGroup]) -> None:
         if len(self._accounts) > ACCOUNTS_MAX:
@@ -369,7 +360,10 @@ def consumer_source(consumer: PollConsumer) -> Source:
             Sample("tickwright_polls_superseded_total", writer.superseded),
             Sample("tickwright_poll_lost_answers_total", writer.lost),
             Sample("tickwright_poll_answer_backlog", writer.unwritten),
-            *(Sample("tickwright_polls_held", one.held, (one.name,)) for one in consumer.dispatchers),
+            *(
+                Sample("tickwright_polls_held", dispatcher.held, (dispatcher.name,))
+                for dispatcher in consumer.dispatchers
+            ),
         ]
 
     return read

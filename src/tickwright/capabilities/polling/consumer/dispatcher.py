@@ -9,7 +9,6 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import structlog
 
 from tickwright.capabilities.polling.consumer.courier import Answer, Courier, Poll, Result
 from tickwright.capabilities.polling.consumer.result_writer import BACKLOG_MAX, GroupWork, ResultWriter
+from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.tasks import cancel_safe, end_task, ends_task
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
@@ -24,9 +24,7 @@ from tickwright.partners import ANSWERED, Answered, Failed, PartnerContract, Per
 from tickwright.partners.outcomes import raised, returned
 from tickwright.ports.ids import monotonic
 
-WAIT_FIRST_S = 1.0
-WAIT_MAX_S = 300.0
-DOUBLINGS_MAX = 10
+RETRY = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))
 HELD_MAX = 5000
 AHEAD_S = 5.0
 GROUP_POLLS = 1000
@@ -92,13 +90,13 @@ class PartnerDispatcher:
         """Return how many groups to take."""
         if self._stopping or self.courier is None or self._writer.backlog > BACKLOG_MAX:
             return 0
-        wanted = self._wanted()
+        wanted = self._polls_ahead()
         waiting = len(self._queue) + len(self._running)
         if waiting >= wanted or self.held >= HELD_MAX:
             return 0
         return max(1, min(100, round((wanted - waiting) / self._group_polls)))
 
-    def _wanted(self) -> int:
+    def _polls_ahead(self) -> int:
         """Return polls for a few seconds at the present pace, and no more than the partner's budget allows."""
         now = monotonic()
         if now - self._begun_s >= 1.0:
@@ -122,23 +120,20 @@ class PartnerDispatcher:
         self._queue.extend(items)
         self._changed.set()
 
-    def drop_superseded(self, now_s: float) -> None:
-        """Drop waiting polls whose tracker's next poll is due; running calls may end."""
-        self._drop_waiting(lambda item: now_s >= item.work.superseded_at_s)
-
     def waiting(self) -> set[int]:
         """Return the trackers of all waiting polls."""
         return {item.tracker_id for item in self._all_waiting()}
 
-    def drop_over(self, tracker_ids: AbstractSet[int]) -> None:
-        """Drop waiting polls of these trackers, which have ended; running calls may end."""
-        self._drop_waiting(lambda item: item.tracker_id in tracker_ids)
-
-    def _drop_waiting(self, unwanted: Callable[[QueuedPoll], bool]) -> None:
-        gone = [item for item in self._all_waiting() if unwanted(item)]
+    def drop(self, unwanted: Callable[[QueuedPoll], bool]) -> None:
+        """Drop these waiting polls, and count them as dropped; running calls may end."""
+        dropped = [item for item in self._all_waiting() if unwanted(item)]
         self._remove(unwanted)
-        for item in gone:
-            self._drop(item)
+        for item in dropped:
+            work = item.work
+            work.left -= 1
+            work.dropped += 1
+            if work.left == len(work.answers):
+                self._writer.write_soon(work)
 
     def _all_waiting(self) -> list[QueuedPoll]:
         return [*self._queue, *(item for _, _, item in self._later)]
@@ -148,13 +143,6 @@ class PartnerDispatcher:
         self._later = [entry for entry in self._later if not unwanted(entry[2])]
         heapq.heapify(self._later)
         self.permits.expected = min(self.permits.expected, len(self._queue))
-
-    def _drop(self, item: QueuedPoll) -> None:
-        work = item.work
-        work.left -= 1
-        work.dropped += 1
-        if work.left == len(work.answers):
-            self._writer.write_soon(work)
 
     def forget_abandoned(self) -> None:
         """Remove waiting polls of abandoned groups; running calls may end."""
@@ -189,7 +177,8 @@ class PartnerDispatcher:
                 await asyncio.sleep(0)
                 continue
             self.permits.expected = len(self._queue)
-            self._low_water()
+            if len(self._queue) * 2 <= self._group_polls:
+                self._low()
             task = asyncio.create_task(cancel_safe(self._poll(item, courier, permit)))
             self._running.add(task)
             task.add_done_callback(self._ran)
@@ -216,10 +205,6 @@ class PartnerDispatcher:
     def _ran(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
         self._changed.set()
-
-    def _low_water(self) -> None:
-        if len(self._queue) * 2 <= self._group_polls:
-            self._low()
 
     async def _poll(self, item: QueuedPoll, courier: Courier, permit: Permit) -> None:
         try:
@@ -279,12 +264,11 @@ class PartnerDispatcher:
     def _retry_later(self, item: QueuedPoll, result: Throttled | Failed) -> None:
         if item.work.abandoned:
             return
-        wait_s = min(WAIT_MAX_S, WAIT_FIRST_S * 2.0 ** min(item.failures, DOUBLINGS_MAX))
+        wait_s = RETRY.ceiling_s(item.failures + 1)
         if isinstance(result, Throttled):  # after the silence other polls go first: it may be about this one
             wait_s += result.retry_after.total_seconds()
-        heapq.heappush(
-            self._later, (monotonic() + wait_s, next(self._order), item._replace(failures=item.failures + 1))
-        )
+        later = item._replace(failures=item.failures + 1)
+        heapq.heappush(self._later, (monotonic() + wait_s, next(self._order), later))
         self._changed.set()
 
     # ------------------------------------------------------------------ stopping
@@ -303,7 +287,7 @@ class PartnerDispatcher:
     async def close(self) -> None:
         """Cancel running calls."""
         self.halt()
-        tasks = [*self._running, *([self._dispatcher] if self._dispatcher is not None else [])]
+        tasks = [*self._running] if self._dispatcher is None else [*self._running, self._dispatcher]
         for task in tasks:
             end_task(task)
         await asyncio.gather(*tasks, return_exceptions=True)

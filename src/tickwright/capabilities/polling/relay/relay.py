@@ -35,7 +35,7 @@ from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic, random_unit
-from tickwright.ports.polls import NO_OFFSETS, Aborted, Batch, Committed, Doubt, Fenced, Outcome, PositionedLog
+from tickwright.ports.polls import NO_OFFSETS, Aborted, Batch, Committed, Doubt, Fenced, PositionedLog
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE
 
@@ -231,7 +231,7 @@ class PollRelay(LeasedService):
             while self._works(lease):
                 try:
                     await self._shed(lease)
-                    if await self._until_doubt(log, lease) is Fenced:
+                    if await self._publish_until_doubt(log, lease):
                         return
                 except TickwrightError as error:
                     await self._refused(lease, error)
@@ -241,8 +241,8 @@ class PollRelay(LeasedService):
         finally:
             await log.close()
 
-    async def _until_doubt(self, log: PositionedLog, lease: Lease) -> type[Fenced] | None:
-        """Open the log, mark what it proves, and publish until something is in doubt."""
+    async def _publish_until_doubt(self, log: PositionedLog, lease: Lease) -> bool:
+        """Open the log, mark what it proves, and publish; return whether another writer has fenced this one."""
         self.counters.opened += 1
         position = await log.open(self.shard)
         await self._settle(lease, position, NO_OFFSETS if position is None else log.committed(position))
@@ -254,12 +254,15 @@ class PollRelay(LeasedService):
                 await self._rest_until(found)
                 continue
             await self._probe.reached("relay.poll_batch_frozen", number=found.number, fence=lease.fence)
-            outcome = await log.publish(self._sealed(lease, found))
+            records = poll_records(found.rows, self._accounts)
+            outcome = await log.publish(Batch(found.number, lease.fence, self._topic, records))
             if isinstance(outcome, Committed):
                 await self._mark(lease, found, outcome)
-            elif (ended := await self._not_in(lease, outcome, found.number)) is not Aborted:
-                return Fenced if ended is Fenced else None
-        return None
+                continue
+            await self._not_committed(lease, outcome, found.number)
+            if not isinstance(outcome, Aborted):
+                return isinstance(outcome, Fenced)
+        return False
 
     async def _shed(self, lease: Lease) -> None:
         """Drop what is superseded before the log is opened, which fails while Kafka is unavailable."""
@@ -304,9 +307,6 @@ class PollRelay(LeasedService):
             self._accounts = {number: name for number, name in self._accounts.items() if number in wanted}
         self._accounts = {**self._accounts, **names}  # a new dict: a thread may still read the old one
 
-    def _sealed(self, lease: Lease, batch: batches.FrozenBatch) -> Batch:
-        return Batch(batch.number, lease.fence, self._topic, poll_records(batch.rows, self._accounts))
-
     async def _mark(self, lease: Lease, batch: batches.FrozenBatch, committed: Committed) -> None:
         self._failures = 0
         await self._probe.reached("relay.poll_batch_published", number=batch.number, fence=lease.fence)
@@ -322,21 +322,18 @@ class PollRelay(LeasedService):
         self.counters.published += trackers
         self.counters.batches += 1
 
-    async def _not_in(self, lease: Lease, outcome: Outcome, number: int) -> type[Aborted | Doubt | Fenced]:
-        kind: type[Aborted | Doubt | Fenced]
+    async def _not_committed(self, lease: Lease, outcome: Aborted | Doubt | Fenced, number: int) -> None:
         if isinstance(outcome, Fenced):
             self.counters.fenced += 1
-            kind, reason = Fenced, "another writer has opened this shard"
-        elif isinstance(outcome, Aborted):
-            self.counters.aborted += 1
-            kind, reason = Aborted, outcome.reason
+            reason = "another writer has opened this shard"
         else:
-            self.counters.doubts += 1
-            kind, reason = Doubt, outcome.reason if isinstance(outcome, Doubt) else ""
+            self.counters.aborted += isinstance(outcome, Aborted)
+            self.counters.doubts += isinstance(outcome, Doubt)
+            reason = outcome.reason
+        kind = type(outcome).__name__
         await self._status.block(lease, Unavailable("batch_not_committed", f"batch {number}: {reason}"))
-        _log.warning("poll_relay.not_committed", shard=self.shard, batch=number, kind=kind.__name__, reason=reason)
+        _log.warning("poll_relay.not_committed", shard=self.shard, batch=number, kind=kind, reason=reason)
         await self._pause()
-        return kind
 
     async def _refused(self, lease: Lease, error: TickwrightError) -> None:
         await self._status.block(lease, error)

@@ -53,14 +53,8 @@ async def find_in_kafka(pool: Pool, facts: Row) -> TopicPosition | None:
     """
     if facts["done_at"] is not None or facts["turn_selected"] is None:
         return None
-    found = await pool.fetch(
-        SQL["find_batches"],
-        facts["slot_id"],
-        facts["prev_due_at"],
-        facts["partner_no"],
-        facts["turn_at"],
-        BATCHES_FOUND_MAX,
-    )
+    turn = [facts[name] for name in ("slot_id", "prev_due_at", "partner_no", "turn_at")]
+    found = await pool.fetch(SQL["find_batches"], *turn, BATCHES_FOUND_MAX)
     if not found:
         return None
     position = locate(found, facts["id"])
@@ -74,11 +68,11 @@ def locate(found: Sequence[Row], tracker_id: int) -> TopicPosition:
     if found[0]["batch_no"] is None:
         return TopicPosition(found[0]["first_batch_no"], found[0]["last_batch_no"])
     batches = [row for row in found if row["fits"]] or found  # none fits: a catch-up released it, at another second
-    first_no, last_no = batches[0]["batch_no"], batches[-1]["batch_no"]
-    published_at, topic = batches[-1]["published_at"], batches[-1]["topic"]
+    first, last = batches[0], batches[-1]
+    position = TopicPosition(first["batch_no"], last["batch_no"], last["published_at"], last["topic"])
     counts = {row["partition_count"] for row in batches}
     if len(counts) != 1 or not min(counts):
-        return TopicPosition(first_no, last_no, published_at, topic)
+        return position
     partition = partition_of(poll_key(tracker_id), counts.pop())
     edges = [
         edge
@@ -86,16 +80,18 @@ def locate(found: Sequence[Row], tracker_id: int) -> TopicPosition:
         for number, *edge in zip(row["partitions"], row["first_offsets"], row["last_offsets"], strict=True)
         if number == partition
     ]
-    if not edges:
-        return TopicPosition(first_no, last_no, published_at, topic, partition)
-    first, last = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
-    return TopicPosition(first_no, last_no, published_at, topic, partition, first, last)
+    first_offset, last_offset = (
+        min((edge[0] for edge in edges), default=None),
+        max((edge[1] for edge in edges), default=None),
+    )
+    return replace(position, partition=partition, first_offset=first_offset, last_offset=last_offset)
 
 
 def in_kafka(position: TopicPosition, due: str) -> Iterator[Reason]:
     """Yield where the poll is, and then how far the consumer group is."""
-    one = position.first_no == position.last_no
-    batch = f"batch {position.first_no}" if one else f"one of the batches {position.first_no} to {position.last_no}"
+    batch = f"batch {position.first_no}"
+    if position.first_no != position.last_no:
+        batch = f"one of the batches {position.first_no} to {position.last_no}"
     if position.published_at is None:
         yield Reason("published", f"selected for {due}, published in {batch}; its offsets are no longer known")
         return
@@ -127,18 +123,13 @@ def _group(group: Row | None, partition: int, first: int, last: int) -> Reason:
         return Reason("not_read", f"no consumer reads partition {partition} now; {where} since {seen}")
     reader = group["reader_name"]
     if read_to <= first:
-        return Reason(
-            "in_partition", f"waits in partition {partition}: {where}, and {reader} reads at {read_to}, as of {seen}"
-        )
-    text = (
-        "waits there for its call, is being made, or is done and not committed yet"
-        if read_to > last
-        else "may have reached it"
-    )
-    return Reason(
-        "in_flight",
-        f"in flight on {reader}, which has read partition {partition} to {read_to}: {text}; {where}, as of {seen}",
-    )
+        text = f"waits in partition {partition}: {where}, and {reader} reads at {read_to}, as of {seen}"
+        return Reason("in_partition", text)
+    text = "may have reached it"
+    if read_to > last:
+        text = "waits there for its call, is being made, or is done and not committed yet"
+    text = f"in flight on {reader}, which has read partition {partition} to {read_to}: {text}; {where}, as of {seen}"
+    return Reason("in_flight", text)
 
 
 BUDGET_SHOWN = timedelta(seconds=2)
@@ -150,7 +141,7 @@ def explain(facts: Row, position: TopicPosition | None = None) -> Explanation:
     if facts["ended_at"] is not None:
         reasons = [_ended(facts)]
     elif facts["waiting"]:
-        reasons = [*_paused(facts), _waiting(facts), *_no_registrar(facts), *_not_callable(facts)]
+        reasons = [*_paused(facts), *_waiting(facts), *_not_callable(facts)]
     else:
         reasons = [
             *_on_the_way(facts, position),
@@ -184,12 +175,9 @@ def _ended(facts: Row) -> Reason:
     return Reason("ended_unknown", f"it ended at {at}: {text}")
 
 
-def _waiting(facts: Row) -> Reason:
+def _waiting(facts: Row) -> Iterator[Reason]:
     since = instant_text(facts["created_at"])
-    return Reason("not_placed", f"registered at {since}; the registrar has not placed it yet")
-
-
-def _no_registrar(facts: Row) -> Iterator[Reason]:
+    yield Reason("not_placed", f"registered at {since}; the registrar has not placed it yet")
     if facts["registrar_lives"] is not True:
         yield Reason("no_registrar", "no process runs the registrar, so trackers get no place")
 
@@ -198,9 +186,8 @@ def _paused(facts: Row) -> Iterator[Reason]:
     for kind, name in (("account", facts["account_id"]), ("partner", facts["partner"])):
         since = facts[f"{kind}_paused_at"]
         if since is not None:
-            yield Reason(
-                f"{kind}_paused", f"the {kind} {name} is paused since {instant_text(since)}, so it is not selected"
-            )
+            text = f"the {kind} {name} is paused since {instant_text(since)}, so it is not selected"
+            yield Reason(f"{kind}_paused", text)
 
 
 def _on_the_way(facts: Row, position: TopicPosition | None) -> Iterator[Reason]:
@@ -221,27 +208,18 @@ def _on_the_way(facts: Row, position: TopicPosition | None) -> Iterator[Reason]:
     elif facts["queue_seq"] is not None:
         yield Reason("in_queue", f"selected for {due}, published, waits in the queue until a consumer takes it")
     elif _was_selected(facts):
-        yield from _deferred(facts, due)
-        yield from _published(facts, due, position)
-
-
-def _deferred(facts: Row, due: str) -> Iterator[Reason]:
-    """Yield that the selection deferred trackers; which ones is not recorded, so it may be this one."""
-    if facts["polls_per_slice_max"] is not None and facts["turn_deferred"]:
-        yield Reason(
-            "deferred",
-            f"its account has at most {facts['polls_per_slice_max']} polls in five minutes: the selection of {due} "
-            f"deferred {facts['turn_deferred']} trackers of {facts['partner']}, perhaps this one",
-        )
-
-
-def _published(facts: Row, due: str, position: TopicPosition | None) -> Iterator[Reason]:
-    if position is not None:
-        yield from in_kafka(position, due)
-    else:
-        published = facts["published_at"]
-        when = f" at or before {instant_text(published)}" if published is not None else ""
-        yield Reason("published", f"selected for {due}, published{when}; no answer is written yet")
+        if facts["polls_per_slice_max"] is not None and facts["turn_deferred"]:  # which trackers is not recorded
+            yield Reason(
+                "deferred",
+                f"its account has at most {facts['polls_per_slice_max']} polls in five minutes: the selection of {due} "
+                f"deferred {facts['turn_deferred']} trackers of {facts['partner']}, perhaps this one",
+            )
+        if position is not None:
+            yield from in_kafka(position, due)
+        else:
+            published = facts["published_at"]
+            when = f" at or before {instant_text(published)}" if published is not None else ""
+            yield Reason("published", f"selected for {due}, published{when}; no answer is written yet")
 
 
 def _was_selected(facts: Row) -> bool:
@@ -262,9 +240,8 @@ def _partner(facts: Row) -> Iterator[Reason]:
     elif facts["breaker"] == "half_open":
         yield Reason("breaker_half_open", f"calls to {partner} failed; single trial calls are made")
     if facts["blocked_until"] is not None and facts["blocked_until"] > now:
-        yield Reason(
-            "partner_asked_to_wait", f"{partner} asked for silence until {instant_text(facts['blocked_until'])}"
-        )
+        until = instant_text(facts["blocked_until"])
+        yield Reason("partner_asked_to_wait", f"{partner} asked for silence until {until}")
 
 
 def _not_called(facts: Row) -> Iterator[Reason]:
@@ -288,11 +265,8 @@ def _not_called(facts: Row) -> Iterator[Reason]:
 def _not_callable(facts: Row) -> Iterator[Reason]:
     """Yield that no live consumer can call the partner, which may be misspelled."""
     if facts["consumers"] and facts["called_by"] is None:
-        yield Reason(
-            "partner_not_callable",
-            f"no process can call {facts['partner']}: its settings have no http, and no live poll-consumer has a "
-            "function for it",
-        )
+        text = "its settings have no http, and no live poll-consumer has a function for it"
+        yield Reason("partner_not_callable", f"no process can call {facts['partner']}: {text}")
 
 
 def _held_back(facts: Row) -> Iterator[Reason]:

@@ -12,7 +12,7 @@ it. Windows begin at the border of a slice, the longest one at midnight (UTC), b
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -102,19 +102,18 @@ class FreshSeries(msgspec.Struct):
 
 
 class BurnWindow(NamedTuple):
-    """A window, its short window, and the rate above which both raise an alert."""
+    """A window, its short window (a twelfth of it), and the rate above which both raise an alert."""
 
     name: str
     length: timedelta
     short_name: str
-    short_length: timedelta
     threshold: float
 
 
 WINDOWS = (
-    BurnWindow("1h", timedelta(hours=1), "5m", timedelta(minutes=5), 14.4),
-    BurnWindow("6h", timedelta(hours=6), "30m", timedelta(minutes=30), 6.0),
-    BurnWindow("3d", timedelta(days=3), "6h", timedelta(hours=6), 1.0),
+    BurnWindow("1h", timedelta(hours=1), "5m", 14.4),
+    BurnWindow("6h", timedelta(hours=6), "30m", 6.0),
+    BurnWindow("3d", timedelta(days=3), "6h", 1.0),
 )
 
 
@@ -127,13 +126,12 @@ class JudgedCounts(NamedTuple):
 
 def begins(judged_until: datetime) -> list[datetime]:
     """Return where the windows that end at an instant begin: of each the long one, then the short one."""
-    return [_begin(judged_until, length) for one in WINDOWS for length in (one.length, one.short_length)]
-
-
-def _begin(judged_until: datetime, length: timedelta) -> datetime:
-    begin = judged_until - length
-    width = timedelta(days=1) if length >= timedelta(days=1) else SLICE
-    return begin - (begin - _EPOCH) % width
+    found = []
+    for length in (length for window in WINDOWS for length in (window.length, window.length / 12)):
+        begin = judged_until - length
+        width = timedelta(days=1) if length >= timedelta(days=1) else SLICE
+        found.append(begin - (begin - _EPOCH) % width)
+    return found
 
 
 def burn_rates(judged_until: datetime, objective: float, counts: Sequence[JudgedCounts]) -> list[BurnRate]:
@@ -141,26 +139,23 @@ def burn_rates(judged_until: datetime, objective: float, counts: Sequence[Judged
 
     The ``objective`` is below 1.
     """
-    starts = begins(judged_until)
-    return [
-        _rate(window, starts[2 * n], objective, counts[2 * n], counts[2 * n + 1]) for n, window in enumerate(WINDOWS)
-    ]
-
-
-def _rate(window: BurnWindow, from_at: datetime, objective: float, long: JudgedCounts, short: JudgedCounts) -> BurnRate:
-    rate, short_rate = (burnt(one, objective) for one in (long, short))
-    return BurnRate(
-        window=window.name,
-        from_at=from_at,
-        polls=long.polls,
-        fresh=long.fresh,
-        rate=rate,
-        budget_used=None if rate is None else rate * (window.length / MONTH),
-        short_window=window.short_name,
-        short_rate=short_rate,
-        threshold=window.threshold,
-        burning=min(rate or 0.0, short_rate or 0.0) > window.threshold,
-    )
+    found = []
+    for window, from_at, long, short in zip(WINDOWS, begins(judged_until)[::2], counts[::2], counts[1::2], strict=True):
+        rate, short_rate = burnt(long, objective), burnt(short, objective)
+        burn = BurnRate(
+            window=window.name,
+            from_at=from_at,
+            polls=long.polls,
+            fresh=long.fresh,
+            rate=rate,
+            budget_used=None if rate is None else rate * (window.length / MONTH),
+            short_window=window.short_name,
+            short_rate=short_rate,
+            threshold=window.threshold,
+            burning=min(rate or 0.0, short_rate or 0.0) > window.threshold,
+        )
+        found.append(burn)
+    return found
 
 
 def burnt(counted: JudgedCounts, objective: float) -> float | None:
@@ -219,41 +214,27 @@ async def read_freshness(pool: Pool, account_no: int) -> Freshness:
     burn: list[BurnRate] = []
     if row["judged_until"] is not None:
         counted = await pool.fetch(_SQL["burn"], account_no, begins(row["judged_until"]))
-        burn = burn_rates(row["judged_until"], row["objective"], [JudgedCounts(*one) for one in counted])
-    return freshness_of(row, burn)
+        burn = burn_rates(row["judged_until"], row["objective"], [JudgedCounts(*counts) for counts in counted])
+    month, recent = _counts(row["polls"], row["fresh"]), _counts(row["recent_polls"], row["recent_fresh"])
+    left = _budget_left(month, row["objective"])
+    return view(Freshness, row, recent=recent, month=month, error_budget_left=left, burn=burn)
 
 
 async def read_budgets(pool: Pool, account_ids: Sequence[str]) -> dict[str, BudgetLine]:
     """Return the summaries of accounts, in one statement."""
-    return {row["account_id"]: _budget_of(row) for row in await pool.fetch(_SQL["budgets"], list(account_ids))}
-
-
-def _budget_of(row: Any) -> BudgetLine:
-    return BudgetLine(
-        recent_share=_counts(row["recent_polls"], row["recent_fresh"]).share,
-        error_budget_left=_budget_left(_counts(row["polls"], row["fresh"]), row["objective"]),
-        burn_rate=burnt(JudgedCounts(row["hour_polls"], row["hour_fresh"]), row["objective"]),
-    )
+    return {
+        row["account_id"]: BudgetLine(
+            recent_share=_counts(row["recent_polls"], row["recent_fresh"]).share,
+            error_budget_left=_budget_left(_counts(row["polls"], row["fresh"]), row["objective"]),
+            burn_rate=burnt(JudgedCounts(row["hour_polls"], row["hour_fresh"]), row["objective"]),
+        )
+        for row in await pool.fetch(_SQL["budgets"], list(account_ids))
+    }
 
 
 async def read_series(pool: Pool, account_no: int, since: datetime) -> list[FreshSlice]:
     """Return how fresh one account was since an instant."""
     return [view(FreshSlice, row) for row in await pool.fetch(_SQL["series"], account_no, since, SLICES_MAX)]
-
-
-def freshness_of(row: Any, burn: list[BurnRate]) -> Freshness:
-    """Return the freshness in a row of the query ``show``; ``burn`` is empty when nothing was judged lately."""
-    month = _counts(row["polls"], row["fresh"])
-    return Freshness(
-        objective=row["objective"],
-        lag_ratio=row["lag_ratio"],
-        judged_until=row["judged_until"],
-        stale_since=row["stale_since"],
-        recent=_counts(row["recent_polls"], row["recent_fresh"]),
-        month=month,
-        error_budget_left=_budget_left(month, row["objective"]),
-        burn=burn,
-    )
 
 
 def _budget_left(month: FreshCounts, objective: float) -> float | None:

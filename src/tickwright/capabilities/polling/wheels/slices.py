@@ -16,7 +16,7 @@ import msgspec
 
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
-from tickwright.ports.views import Page
+from tickwright.ports.views import Page, view
 from tickwright.store.audit import update_audit, write_audit
 from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded
 from tickwright.store.pool import Pool
@@ -87,14 +87,11 @@ RANGE_MAX = timedelta(days=8)
 MINUTE = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTS = SliceCounts.__struct_fields__
-
-
 DAY = timedelta(days=1)
 CELLS_MAX = 2_000
 HEAT_RANGE_MAX = timedelta(days=11)
 """The ledger's three days and one interval of a week, plus one day ahead."""
 TENS_A_MINUTE = 6
-_HEAT_COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")
 
 
 class HeatCell(SliceCounts, kw_only=True):
@@ -192,8 +189,7 @@ class Slices:
             )
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(_SQL["heat"], begin, end, partner_no, step_minutes)
-            turns = await connection.fetch(_SQL["last_turns"], begin, end, step_minutes)
-        last = {row["from_at"]: row["turns"] for row in turns}
+            last = dict(await connection.fetch(_SQL["last_turns"], begin, end, step_minutes))
         return SliceHeat(
             from_at=begin,
             to_at=end,
@@ -225,25 +221,25 @@ class Slices:
         if not timedelta() < to_at - from_at <= RANGE_MAX:
             raise Rejected("invalid_range", f"to: after from, and at most {RANGE_MAX.days} days after it", field="to")
         _, partner_no = await _clock_and_partner(self._pool, partner)
-        turns = await self._pool.fetch(_SQL["turns"], from_at, to_at)
-        known = await self._pool.fetchval(_SQL["count_turns"], from_at, to_at)
-        done = Replay(dry_run, len(turns), 0, max(0, known - len(turns)), 0, 0, 0, None)
+        slots = await self._pool.fetch(_SQL["turns"], from_at, to_at)
+        minutes = await self._pool.fetchval(_SQL["count_turns"], from_at, to_at)
+        done = Replay(dry_run, len(slots), 0, max(0, minutes - len(slots)), 0, 0, 0, None)
         if dry_run:
-            for turn in turns:
-                found = await self._pool.fetchrow(_COUNT, turn["slot_id"], turn["due_at"], partner_no, topic_lost)
+            for slot in slots:
+                found = await self._pool.fetchrow(_COUNT, slot["slot_id"], slot["due_at"], partner_no, topic_lost)
                 _count(done, found)
             return done
-        asked = {"from": from_at, "to": to_at, "partner": partner, "topic_lost": topic_lost}
+        given = {"from": from_at, "to": to_at, "partner": partner, "topic_lost": topic_lost}
         async with self._pool.acquire() as connection:
-            line = await write_audit(connection, caller, "slices.replay", "slices", before=asked, after=done)
-        for turn in turns:
-            await self._replay_turn(turn, partner_no, done, line, topic_lost=topic_lost)
+            line = await write_audit(connection, caller, "slices.replay", "slices", before=given, after=done)
+        for slot in slots:
+            await self._replay_slot(slot, partner_no, done, line, topic_lost=topic_lost)
         return done
 
-    async def _replay_turn(
-        self, turn: Any, partner_no: int | None, done: Replay, line: int, *, topic_lost: bool
+    async def _replay_slot(
+        self, slot: Any, partner_no: int | None, done: Replay, line: int, *, topic_lost: bool
     ) -> None:
-        slot_id, due_at, wait = turn["slot_id"], turn["due_at"], turn["wait_minutes"]
+        slot_id, due_at, wait = slot["slot_id"], slot["due_at"], slot["wait_minutes"]
         async with self._pool.acquire() as connection, connection.transaction():
             if await connection.fetchval(_SQL["lock_turn"], slot_id, due_at) is None:
                 done.superseded_turns += 1
@@ -282,20 +278,17 @@ def _ceil(at: datetime, width: timedelta) -> datetime:
 def _slices(rows: Any) -> list[SliceView]:
     slices: dict[datetime, SliceView] = {}
     for row in rows:
-        one = slices.setdefault(row["due_at"], SliceView(row["due_at"], SliceCounts(), {}))
+        of_slice = slices.setdefault(row["due_at"], SliceView(row["due_at"], SliceCounts(), {}))
         for name in _COUNTS:
-            setattr(one.total, name, getattr(one.total, name) + row[name])
+            setattr(of_slice.total, name, getattr(of_slice.total, name) + row[name])
         if row["partner"] is not None:
-            one.partners[row["partner"]] = SliceCounts(**{name: row[name] for name in _COUNTS})
+            of_slice.partners[row["partner"]] = view(SliceCounts, row)
     return list(slices.values())
 
 
 def _cell(row: Any, last_turns: int) -> HeatCell:
-    counts = {name: row[name] for name in _HEAT_COUNTS}
     unanswered = max(0, row["selected"] - row["polled"] - row["superseded"])
-    return HeatCell(
-        **counts, from_at=row["from_at"], unanswered=unanswered, flatness=_flatness([row]), last_turns=last_turns
-    )
+    return view(HeatCell, row, unanswered=unanswered, flatness=_flatness([row]), last_turns=last_turns)
 
 
 def _flatness(rows: Sequence[Any]) -> float | None:
