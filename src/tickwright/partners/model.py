@@ -115,8 +115,7 @@ def advance(shared: SharedState, event: BreakerEvent, settings: PartnerSettings,
     fresh = replace(shared, breaker=state, trial_owner=None, window_at_s=now_s, window_ok=0, window_failed=0)
     if state != "open":
         return fresh
-    terms = settings.breaker
-    pause_s = RetryPolicy(terms.open, cap=terms.open_max).ceiling_s(shared.opened_times + 1)
+    pause_s = RetryPolicy(settings.breaker.open, cap=settings.breaker.open_max).ceiling_s(shared.opened_times + 1)
     return replace(fresh, opened_times=shared.opened_times + 1, open_until_s=now_s + pause_s)
 
 
@@ -230,14 +229,14 @@ def believed(next_free_s: float, now_s: float, step_s: float) -> float:
     return min(next_free_s, now_s + ahead_s(EXCHANGE_MAX_S) + step_s)
 
 
-def share_of(limit: int, shares: Mapping[int, int], mine: int, turn: int) -> int:
+def share_of(limit: int, shares: Mapping[int, int], mine: int, rotation: int) -> int:
     """Return how much of ``limit`` session ``mine`` may use beside the ``shares`` of the others.
 
-    The remainder rotates with ``turn``, so that a limit below the number of processes reaches each of them. The sum
+    The remainder rotates with ``rotation``, so that a limit below the number of processes reaches each of them. The sum
     over all never exceeds ``limit``, whatever their earlier shares were.
     """
     sessions = sorted({*shares, mine})
-    rank = (sessions.index(mine) + turn) % len(sessions)
+    rank = (sessions.index(mine) + rotation) % len(sessions)
     even = limit // len(sessions) + (1 if rank < limit % len(sessions) else 0)
     others = sum(granted for session, granted in shares.items() if session != mine)
     return max(0, min(even, limit - others))
@@ -276,18 +275,17 @@ def decide(
     if shared.breaker == "open" and now_s >= shared.open_until_s:
         shared = advance(shared, BreakerEvent.TIME_PASSED, settings, now_s)
     why, wait_until_s = _closed_by(shared, settings, context)
-    share = None if settings.concurrency is None else _share(settings.concurrency, report, context)
-    written = None if share is None else _written(share, report, context)
+    share = written = None
+    if settings.concurrency is not None:
+        is_used = report.waiting or report.held
+        share = share_of(settings.concurrency, context.shares, context.mine, int(now_s // 5)) if is_used else 0
+        written = _written(share, report, context)
     grant = Grant(_valid_until(now_s, settings, report.exchange_s), share=share)
     if why is not None:
         return shared, replace(grant, why=why, wait_until_s=wait_until_s), written
     if not report.waiting and (shared.breaker == "half_open" or step_of(settings)):
         return shared, grant, written  # the next call exchanges; without a budget it needs no instant
-    if shared.breaker == "half_open":
-        shared, grant = _give_trial(shared, grant, report, settings, context)
-        return shared, grant, written
-    shared, grant = _give_instants(shared, grant, report, settings, now_s)
-    return shared, grant, written
+    return *_give(shared, grant, report, settings, context), written
 
 
 def _valid_until(now_s: float, settings: PartnerSettings, exchange_s: float) -> float:
@@ -312,52 +310,31 @@ def _closed_by(shared: SharedState, settings: PartnerSettings, context: Exchange
     return None, 0.0
 
 
-def _share(limit: int, report: Report, context: ExchangeContext) -> int:
-    if not (report.waiting or report.held):
-        return 0
-    return share_of(limit, context.shares, context.mine, int(context.now_s // 5))
-
-
 def _written(share: int, report: Report, context: ExchangeContext) -> int | None:
     """Return the share to store; a smaller one only in the next exchange, since the old one is in use until then."""
     old = min(report.share or 0, context.shares.get(context.mine, 0))
     return max(share, report.held, old) if report.waiting or report.held or old else None
 
 
-def _give_trial(
+def _give(
     shared: SharedState, grant: Grant, report: Report, settings: PartnerSettings, context: ExchangeContext
 ) -> tuple[SharedState, Grant]:
-    now_s = context.now_s
-    if shared.trial_owner is not None and now_s < shared.trial_until_s:
+    """Give instants, or a single one for a trial, or the reason against it."""
+    now_s, step_s, exchange_s = context.now_s, step_of(settings), report.exchange_s
+    crowded, is_trial = settings.concurrency is not None and not grant.share, shared.breaker == "half_open"
+    if is_trial and shared.trial_owner is not None and now_s < shared.trial_until_s:
         return shared, replace(grant, why="on_trial")
-    if settings.concurrency is not None and not grant.share:
-        return shared, replace(grant, why="concurrency")
-    step_s, exchange_s = step_of(settings), report.exchange_s
-    first_s, count = take_instants(now_s, shared.next_free_s, step_s or AHEAD_S, 1, exchange_s)
-    if not count:
-        return shared, replace(grant, why="budget", wait_until_s=_ask_again_s(first_s, report))
-    until_s = now_s + settings.timeout.total_seconds() + valid_s(exchange_s) + TRIAL_GRACE_S
-    shared = replace(shared, trial_owner=context.mine, trial_until_s=until_s, next_free_s=first_s + step_s)
-    return shared, replace(grant, instants=1, first_s=first_s, trial=True, why="on_trial")
-
-
-def _ask_again_s(first_s: float, report: Report) -> float:
-    """Return when to exchange again for an instant that is too far ahead."""
-    return first_s - ahead_s(report.exchange_s) + AHEAD_S / 2
-
-
-def _give_instants(
-    shared: SharedState, grant: Grant, report: Report, settings: PartnerSettings, now_s: float
-) -> tuple[SharedState, Grant]:
-    step_s = step_of(settings)
-    crowded = settings.concurrency is not None and not grant.share
-    if step_s == 0.0:
+    if not is_trial and step_s == 0.0:
         return shared, replace(grant, instants=None, why="concurrency" if crowded else None)
     if crowded:
         return shared, replace(grant, why="concurrency")
-    first_s, count = take_instants(now_s, shared.next_free_s, step_s, report.wanted, report.exchange_s)
-    if not count:
-        return shared, replace(grant, why="budget", wait_until_s=_ask_again_s(first_s, report))
-    return replace(shared, next_free_s=first_s + count * step_s), replace(
-        grant, instants=count, first_s=first_s, step_s=step_s
-    )
+    wanted = 1 if is_trial else report.wanted
+    first_s, count = take_instants(now_s, shared.next_free_s, step_s or AHEAD_S, wanted, exchange_s)
+    if not count:  # the instant is too far ahead
+        return shared, replace(grant, why="budget", wait_until_s=first_s - ahead_s(exchange_s) + AHEAD_S / 2)
+    shared = replace(shared, next_free_s=first_s + count * step_s)
+    if not is_trial:
+        return shared, replace(grant, instants=count, first_s=first_s, step_s=step_s)
+    until_s = now_s + settings.timeout.total_seconds() + valid_s(exchange_s) + TRIAL_GRACE_S
+    shared = replace(shared, trial_owner=context.mine, trial_until_s=until_s)
+    return shared, replace(grant, instants=1, first_s=first_s, trial=True, why="on_trial")

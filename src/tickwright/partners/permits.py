@@ -143,7 +143,8 @@ class PartnerPermits:
     def _take(self) -> Permit | None:
         now = monotonic()
         if now >= self._valid_until_s or not self.session.holds():
-            self._request_soon(now)
+            if now >= self.exchange_again_s:
+                self.urgent()
             return None
         if self._tripped or now < self._stopped_until_s or (self.share is not None and self.held >= self.share):
             return None
@@ -152,28 +153,23 @@ class PartnerPermits:
             return self._permit(trial=True)
         return self._permit(trial=False) if self._unlimited or self._take_instant(now) else None
 
-    def _request_soon(self, now: float) -> None:
-        if now >= self.exchange_again_s:
-            self.urgent()
-
     def _take_instant(self, now: float) -> bool:
         now_s = self.clock.about(now)
         self._drop_late(now_s)
-        while self._series:
-            series = self._series[0]
-            if series.count <= 0:
-                self._series.popleft()
-                continue
-            if series.first_s > now_s:
-                self._wake_in(series.first_s - now_s)
-                return False
-            series.first_s += series.step_s
-            series.count -= 1
-            return True
-        return False
+        if not self._series:
+            return False
+        series = self._series[0]
+        if series.first_s > now_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(series.first_s - now_s, self.pump)
+            return False
+        series.first_s += series.step_s
+        series.count -= 1
+        return True
 
     def _drop_late(self, now_s: float) -> None:
-        """Drop past instants: using them now would bunch calls together."""
+        """Drop used and past instants: using late ones now would bunch calls together."""
         while self._series:
             series = self._series[0]
             lost = math.ceil((now_s - LATE_S - series.first_s) / series.step_s) if series.step_s else 0
@@ -183,11 +179,6 @@ class PartnerPermits:
             if series.count > 0:
                 return
             self._series.popleft()
-
-    def _wake_in(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.pump)
 
     def _permit(self, *, trial: bool) -> Permit:
         self.held += 1

@@ -132,9 +132,10 @@ class PollingPlugin(Plugin):
 
         pool, ports, session = context.pool, context.ports, context.ports.get(WorkerSession)
         contract = ports.get(PartnerContract)
-        couriers = Couriers(context.settings, context.registrations.of(CourierRegistry))
+        registry = context.registrations.of(CourierRegistry)
+        couriers = Couriers(context.settings, registry)
         ports.on_close(couriers.aclose)
-        context.facts["partners"] = couriers.names()
+        context.facts["partners"] = [partner.name for partner in registry.all()]
         log, queue = topic.source(pool, session, read_poll), QueueSource(pool, session)
         consumer = PollConsumer(
             pool,

@@ -8,18 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.polling.partners import (
-    BreakerNow,
-    Budget,
-    CallCounts,
-    PartnerFigures,
-    PartnerView,
-    QuietNow,
-    Quota,
-    Share,
-    StoredPartner,
-    WaitingPolls,
-)
+from tickwright.capabilities.polling.partners import PartnerFigures, PartnerView, StoredPartner
 from tickwright.capabilities.polling.relay.admin import (
     PollPartitionView,
     PollRelayAdmin,
@@ -32,12 +21,9 @@ from tickwright.capabilities.polling.service import PollingService, TrackerQuery
 from tickwright.capabilities.polling.trackers.accounts import (
     AccountDetail,
     AccountLine,
-    AccountLoad,
     AccountView,
     LoadPreview,
-    PartnerLoad,
     StoredAccount,
-    WholeLoad,
 )
 from tickwright.capabilities.polling.trackers.events import StatusEvent
 from tickwright.capabilities.polling.trackers.freshness import FreshSeries
@@ -57,7 +43,7 @@ from tickwright.capabilities.polling.trackers.requests import (
     check_status,
     read_tracker,
 )
-from tickwright.capabilities.polling.wheels.slices import HeatCell, Replay, SliceHeat, SliceView
+from tickwright.capabilities.polling.wheels.slices import Replay, SliceHeat, SliceView
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.time_texts import parse_instant
@@ -68,13 +54,11 @@ from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, answer, 
 from tickwright.store.pool import Pool
 
 CSV = "text/csv"
-STRUCTS: tuple[Any, ...] = (
-    AccountChange, AccountDetail, AccountLine, AccountLoad, AccountRequest, AccountView, BreakerNow, Budget,
-    CallCounts, EndedTracker, EventOutcome, EventRequest, Explanation, FreshSeries, HeatCell, ImportResult,
-    LoadPreview, Page[AccountLine], Page[PartnerView], Page[PollPartitionView], Page[PollRelayView], Page[SliceView],
-    Page[TrackerView], PartnerFigures, PartnerLoad, PartnerView, PreviewRequest, QuietNow, Quota, ReconcileRequest,
-    ReconcileView, RegisteredTracker, Replay, ReplayRequest, Share, SliceHeat, SliceView, StoredAccount, StoredPartner,
-    TrackerDetail, TrackerRequest, TrackerView, WaitingPolls, WholeLoad,
+STRUCTS: tuple[Any, ...] = (  # with the structs of their fields
+    AccountChange, AccountDetail, AccountRequest, EndedTracker, EventOutcome, EventRequest, Explanation, FreshSeries,
+    ImportResult, LoadPreview, Page[AccountLine], Page[PartnerView], Page[PollPartitionView], Page[PollRelayView],
+    Page[SliceView], Page[TrackerView], PartnerFigures, PreviewRequest, ReconcileRequest, ReconcileView,
+    RegisteredTracker, Replay, ReplayRequest, SliceHeat, StoredAccount, StoredPartner, TrackerDetail, TrackerRequest,
 )  # fmt: skip
 
 
@@ -171,14 +155,10 @@ def tracker_action_routes(router: APIRouter, service: PollingService, gate: Gate
         """
         body = await gate.read(request, EventRequest)
         at = parse_instant(body.at, field="at")
-        event = StatusEvent(check_status(body.status), at, _id(body.event_id))
+        if "\0" in (body.event_id or ""):
+            raise Rejected("unsupported_character", "event_id: \\u0000 cannot be stored", status=400, field="event_id")
+        event = StatusEvent(check_status(body.status), at, body.event_id)
         return answer(await service.take_event(tracker_id, event, caller=caller))
-
-
-def _id(event_id: str | None) -> str | None:
-    if event_id is not None and "\0" in event_id:
-        raise Rejected("unsupported_character", "event_id: \\u0000 cannot be stored", status=400, field="event_id")
-    return event_id
 
 
 AccountId = Annotated[str, Path(min_length=1, max_length=200)]

@@ -170,7 +170,8 @@ def _statuses(value: Any) -> dict[str, str]:
 
 
 def _unknown(value: Any) -> frozenset[int]:
-    if not isinstance(value, list | tuple) or not all(isinstance(one, int) and 400 <= one <= 499 for one in value):
+    is_list = isinstance(value, list | tuple)
+    if not is_list or not all(isinstance(status, int) and 400 <= status <= 499 for status in value):
         raise bad("write a list of HTTP statuses from 400 to 499")
     return frozenset(value)
 
@@ -201,10 +202,10 @@ def _events(document: Any, schema: HttpSchema) -> tuple[ScanEvent, ...]:
     if not isinstance(found, list):
         return ()
     events = []
-    for one in found:
-        at = _instant(value_at(one, schema.event_at))
+    for event in found:
+        at = _instant(value_at(event, schema.event_at))
         if at is not None:
-            text = str(value_at(one, schema.event_text) or "").replace("\0", "")
+            text = str(value_at(event, schema.event_text) or "").replace("\0", "")
             events.append(ScanEvent(at, text[:EVENT_TEXT_CHARS_MAX]))
     return tuple(sorted(events, key=attrgetter("at"))[-EVENTS_MAX:])
 
@@ -241,16 +242,15 @@ class HttpCourier:
         connections_max: To this partner; each partner has connections of its own, so a slow one blocks no other.
 
     Raises:
-        Rejected: ``ssrf_blocked``, the URL names an address that must not be reached. Permanent.
+        Rejected: ``invalid_target``: not HTTP; ``ssrf_blocked``: an address that must not be reached. Permanent.
     """
 
     def __init__(self, schema: HttpSchema, *, allow: AllowList, connections_max: int) -> None:
         self._schema = schema
         self._headers = {"user-agent": "Tickwright", "accept": "application/json", "accept-encoding": "identity"}
         self._headers.update(schema.headers)
-        self._tls = check_url(schema.url, allow).tls
-        head, _, tail = schema.url.partition(PLACEHOLDER)
-        self._head, self._tail = head, tail
+        self._tls = _checked_target(schema.url, allow).tls
+        self._head, _, self._tail = schema.url.partition(PLACEHOLDER)
         self._sessions = GuardedSessions(allow=allow, connections_max=2 * connections_max)
 
     async def __call__(self, poll: Poll) -> Result:
@@ -289,12 +289,7 @@ class HttpCourier:
         await self._sessions.aclose()
 
 
-def check_url(url: str, allow: AllowList) -> WebTarget:
-    """Return the target of a template, unless it is not HTTP or its address must not be reached.
-
-    Raises:
-        Rejected: ``invalid_target``, ``ssrf_blocked``. Permanent.
-    """
+def _checked_target(url: str, allow: AllowList) -> WebTarget:
     target = parse_target(url.replace(PLACEHOLDER, "x"))
     if not isinstance(target, WebTarget):
         raise Rejected("invalid_target", "A partner is called by https:// (or an allowed http://).")
@@ -347,10 +342,6 @@ class Couriers:
             made = self._made[name] = self._make(name, settings.http, made)
         return made.courier
 
-    def names(self) -> list[str]:
-        """Return the partners that a function of this program calls."""
-        return [partner.name for partner in self._registry.all()]
-
     def _make(self, name: str, table: Mapping[str, Any], before: _Made | None) -> _Made:
         """Read the settings with their secrets again; a secret or its hosts may change at any time."""
 
@@ -365,25 +356,19 @@ class Couriers:
         if before is not None and (before.schema, before.problems) == (read, problems):
             return before._replace(table=table, read_s=monotonic())
         if before is not None and before.courier is not None:
-            self._close_later(before.courier)
+            task = asyncio.get_running_loop().create_task(before.courier.aclose())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
         courier = None
         if read is not None:
             try:
-                courier = self._open(read)
+                connections_max = max(CONNECTIONS_MAX, self._settings.concurrency)
+                courier = HttpCourier(read, allow=self._settings.targets, connections_max=connections_max)
             except Rejected as error:
                 problems = [error.message]
         if courier is None:
             _log.error("partner.not_callable", name=name, problems=problems)
         return _Made(table, read, problems if read is None else [], courier, monotonic())
-
-    def _open(self, schema: HttpSchema) -> HttpCourier:
-        most = max(CONNECTIONS_MAX, self._settings.concurrency)
-        return HttpCourier(schema, allow=self._settings.targets, connections_max=most)
-
-    def _close_later(self, courier: HttpCourier) -> None:
-        task = asyncio.get_running_loop().create_task(courier.aclose())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
         """Close every connection."""

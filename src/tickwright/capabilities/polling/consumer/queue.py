@@ -6,6 +6,7 @@ that were not handed out here, or could not be released, are released by the cla
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -47,8 +48,8 @@ class QueueSource:
 
     async def _strays(self, connection: Connection, token: int) -> int:
         self._handed = {take for take in self._handed if take[1] == token}
-        known = [take[0] for take in self._handed], [take[2] for take in self._handed]
-        return int(await connection.fetchval(_SQL["strays"], token, *known))
+        keys, instants = [take[0] for take in self._handed], [take[2] for take in self._handed]
+        return int(await connection.fetchval(_SQL["strays"], token, keys, instants))
 
     async def hold(self, connection: Connection, groups: Sequence[PollGroup]) -> Sequence[PollGroup]:
         """Lock the rows that are unchanged since the take."""
@@ -123,10 +124,15 @@ class QueueBesideLog:
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Take parked groups, then those of the log; an empty queue is not read again for a second."""
-        parked = await self._take_parked(room)
-        left = dict(room)
-        for group in parked:
-            left[group.partner_no] -= 1
+        parked = list[_Parked]()
+        if monotonic() >= self._again_s:
+            names = [field.name for field in fields(PollGroup)]
+            taken = await self._queue.take(room)
+            parked = [_Parked(*(getattr(group, name) for name in names)) for group in taken]
+            if not parked:
+                self._again_s = monotonic() + EMPTY_WAIT_S
+        left = Counter(room)
+        left.subtract(group.partner_no for group in parked)
         try:
             read = await self._log.take({partner_no: most for partner_no, most in left.items() if most > 0})
         except BaseException:
@@ -134,15 +140,6 @@ class QueueBesideLog:
                 await self._queue.release(parked)
             raise
         return [*parked, *read]
-
-    async def _take_parked(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
-        if monotonic() < self._again_s:
-            return []
-        groups = await self._queue.take(room)
-        if not groups:
-            self._again_s = monotonic() + EMPTY_WAIT_S
-        names = [field.name for field in fields(PollGroup)]
-        return [_Parked(*(getattr(group, name) for name in names)) for group in groups]
 
     async def hold(self, connection: Any, groups: Sequence[PollGroup]) -> Sequence[PollGroup]:
         """Hold the groups of each source."""
@@ -175,4 +172,5 @@ class QueueBesideLog:
 
 
 def _split(groups: Sequence[PollGroup]) -> tuple[list[PollGroup], list[PollGroup]]:
-    return [group for group in groups if isinstance(group, _Parked)], [t for t in groups if not isinstance(t, _Parked)]
+    parked = [group for group in groups if isinstance(group, _Parked)]
+    return list[PollGroup](parked), [group for group in groups if not isinstance(group, _Parked)]

@@ -99,23 +99,19 @@ class PollRelayAdmin:
         shards = [row["shard"] for row in await self._rows()]
         log = self._make_log() if shards else None
         if log is None:
-            return [_view(dict(row), "postgres", None, None) for row in await self._rows()]
-        compared = {shard: await self._try(log, shard) for shard in shards}
-        rows = [
-            dict(row) for row in await self._rows() if row["shard"] in compared
-        ]  # read after the positions, as the numbers are
-        return [_view(row, "kafka", *compared[row["shard"]]) for row in rows]
+            return [_view(row, "postgres", None, None) for row in await self._rows()]
+        compared: dict[int, tuple[int | None, TickwrightError | None]] = {}
+        for shard in shards:
+            try:
+                compared[shard] = await self._compare(log, shard)
+            except TickwrightError as error:
+                compared[shard] = None, error
+        rows = await self._rows()  # read after the positions, as the numbers are
+        return [_view(row, "kafka", *compared[row["shard"]]) for row in rows if row["shard"] in compared]
 
     async def _rows(self) -> Sequence[Any]:
-        async with self._pool.acquire() as connection:
-            rows: Sequence[Any] = await connection.fetch(batches.SQL["list_relays"])
-            return rows
-
-    async def _try(self, log: PositionedLog, shard: int) -> tuple[int | None, TickwrightError | None]:
-        try:
-            return await self._compare(log, shard)
-        except TickwrightError as error:
-            return None, error
+        rows: Sequence[Any] = await self._pool.fetch(batches.SQL["list_relays"])
+        return rows
 
     async def _compare(self, log: PositionedLog, shard: int) -> tuple[int | None, Rejected | None]:
         """Return a shard's position, and why it contradicts the numbers, if it does; also while its relay works.
@@ -250,9 +246,7 @@ def _view(
     code, says = row["stands_code"], row["stands_text"]
     if problem is not None and (code is None or isinstance(problem, Rejected)):
         code, says = problem.code, problem.message
-    shown = {name: row[name] for name in PollRelayView.__struct_fields__ if name in row}
-    added = {"transport": transport, "position": position, "problem": code, "says": says}
-    return msgspec.convert({**shown, **added}, PollRelayView)
+    return view(PollRelayView, row, transport=transport, position=position, problem=code, says=says)
 
 
 class PollPartitionView(msgspec.Struct, kw_only=True):
