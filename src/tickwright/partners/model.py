@@ -120,14 +120,14 @@ def advance(shared: SharedState, event: BreakerEvent, settings: PartnerSettings,
 
 
 def apply_report(
-    shared: SharedState, report: Report, settings: PartnerSettings, mine: int, now_s: float
+    shared: SharedState, report: Report, settings: PartnerSettings, session: int, now_s: float
 ) -> SharedState:
-    """Return the state after a report of session ``mine``: ``Retry-After``, the trial, and failed calls."""
+    """Return the state after a report of a session: ``Retry-After``, the trial, and failed calls."""
     shared = replace(shared, blocked_until_s=max(shared.blocked_until_s, report.blocked_until_s))
     if report.unused_from_s and abs(report.unused_to_s - shared.next_free_s) < 1e-5:
         shared = replace(shared, next_free_s=max(report.unused_from_s, now_s))
     if shared.breaker == "half_open":
-        if report.trial is None or shared.trial_owner != mine:
+        if report.trial is None or shared.trial_owner != session:
             return shared
         event = BreakerEvent.TRIAL_ANSWERED if report.trial else BreakerEvent.TRIAL_FAILED
         return advance(shared, event, settings, now_s)
@@ -229,16 +229,16 @@ def believed(next_free_s: float, now_s: float, step_s: float) -> float:
     return min(next_free_s, now_s + ahead_s(EXCHANGE_MAX_S) + step_s)
 
 
-def share_of(limit: int, shares: Mapping[int, int], mine: int, rotation: int) -> int:
-    """Return how much of ``limit`` session ``mine`` may use beside the ``shares`` of the others.
+def share_of(limit: int, shares: Mapping[int, int], session: int, rotation: int) -> int:
+    """Return how much of ``limit`` session ``session`` may use beside the ``shares`` of the others.
 
     The remainder rotates with ``rotation``, so that a limit below the number of processes reaches each of them. The sum
     over all never exceeds ``limit``, whatever their earlier shares were.
     """
-    sessions = sorted({*shares, mine})
-    rank = (sessions.index(mine) + rotation) % len(sessions)
+    sessions = sorted({*shares, session})
+    rank = (sessions.index(session) + rotation) % len(sessions)
     even = limit // len(sessions) + (1 if rank < limit % len(sessions) else 0)
-    others = sum(granted for session, granted in shares.items() if session != mine)
+    others = sum(granted for owner, granted in shares.items() if owner != session)
     return max(0, min(even, limit - others))
 
 
@@ -251,7 +251,7 @@ class ExchangeContext:
         now_s: The database's clock.
     """
 
-    mine: int
+    session: int
     shares: Mapping[int, int]
     paused: bool
     now_s: float
@@ -270,7 +270,7 @@ def decide(
         PAR-4: the written shares of all sessions sum up to the limit at most, unless running calls exceed it.
     """
     now_s = context.now_s
-    shared = apply_report(shared, report, settings, context.mine, now_s)
+    shared = apply_report(shared, report, settings, context.session, now_s)
     shared = replace(shared, next_free_s=believed(shared.next_free_s, now_s, step_of(settings)))
     if shared.breaker == "open" and now_s >= shared.open_until_s:
         shared = advance(shared, BreakerEvent.TIME_PASSED, settings, now_s)
@@ -278,7 +278,7 @@ def decide(
     share = written = None
     if settings.concurrency is not None:
         is_used = report.waiting or report.held
-        share = share_of(settings.concurrency, context.shares, context.mine, int(now_s // 5)) if is_used else 0
+        share = share_of(settings.concurrency, context.shares, context.session, int(now_s // 5)) if is_used else 0
         written = _written(share, report, context)
     grant = Grant(_valid_until(now_s, settings, report.exchange_s), share=share)
     if why is not None:
@@ -312,7 +312,7 @@ def _closed_by(shared: SharedState, settings: PartnerSettings, context: Exchange
 
 def _written(share: int, report: Report, context: ExchangeContext) -> int | None:
     """Return the share to store; a smaller one only in the next exchange, since the old one is in use until then."""
-    old = min(report.share or 0, context.shares.get(context.mine, 0))
+    old = min(report.share or 0, context.shares.get(context.session, 0))
     return max(share, report.held, old) if report.waiting or report.held or old else None
 
 
@@ -336,5 +336,5 @@ def _give(
     if not is_trial:
         return shared, replace(grant, instants=count, first_s=first_s, step_s=step_s)
     until_s = now_s + settings.timeout.total_seconds() + valid_s(exchange_s) + TRIAL_GRACE_S
-    shared = replace(shared, trial_owner=context.mine, trial_until_s=until_s)
+    shared = replace(shared, trial_owner=context.session, trial_until_s=until_s)
     return shared, replace(grant, instants=1, first_s=first_s, trial=True, why="on_trial")

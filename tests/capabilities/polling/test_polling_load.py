@@ -73,7 +73,7 @@ async def test_a_text_is_found_wherever_it_stands(api: RunningApi, monkeypatch: 
     for query, wanted in {"ACME": {"acme-1", "acme_2", "Zacme"}, "%25": {"b%c"}, "_": {"acme_2"}, "y": set()}.items():
         assert set(await pages(api, f"text={query}")) == wanted
         assert set(await pages(api, f"sort=lag&text={query}")) == wanted
-    monkeypatch.setattr(accounts, "LOOKED_MAX", 2)
+    monkeypatch.setattr(accounts, "ACCOUNTS_READ_MAX", 2)
     first = (await api.viewer.get("/v1/accounts?text=x3")).json
     assert first["items"] == []
     assert await pages(api, "text=x3") == ["x3"]

@@ -37,7 +37,7 @@ TAKE_S = 0.25
 GAP_S = 0.02
 DRAIN_S = 5.0
 PARTNERS_S = 2.0
-OVER_S = 5.0
+ENDED_EVERY_S = 5.0
 RETRY_S = 0.5
 RELEASE_TRIES = 3
 ACCOUNTS_MAX = 100_000
@@ -57,13 +57,13 @@ class PreparedGroup:
     Attributes:
         interval_minutes: ``None`` when its slot does not exist.
         now_s: The database's clock.
-        over: Trackers that are no longer polled, or that have another partner or external id than the poll.
+        not_polled: Trackers that are no longer polled, or that have another partner or external id than the poll.
         done: Trackers whose poll of this second is done.
     """
 
     interval_minutes: int | None
     now_s: float
-    over: frozenset[int]
+    not_polled: frozenset[int]
     done: frozenset[int]
 
 
@@ -118,12 +118,12 @@ class PollConsumer(LoopService):
         super().__init__()
         self._pool, self._source, self._contract, self._courier_of = pool, source, contract, courier_of
         self._calls_max = calls_max
-        self.writer = ResultWriter(pool, source, destination=destination, over=self._over, probe=probe)
+        self.writer = ResultWriter(pool, source, destination=destination, on_end=self._work_ended, probe=probe)
         self._dispatchers: dict[int, PartnerDispatcher] = {}
         self._works: set[GroupWork] = set()
         self._unstarted: list[PollGroup] = []
         self._accounts: dict[int, str] = {}
-        self._partners_at_s = self._swept_s = self._over_at_s = -math.inf
+        self._partners_at_s = self._swept_s = self._ended_at_s = -math.inf
         self._take_ended = asyncio.Event()
         self._take_ended.set()
         self._group: TaskGroup | None = None
@@ -231,7 +231,7 @@ class PollConsumer(LoopService):
         for dispatcher in self._dispatchers.values():
             dispatcher.abandon()
 
-    def _over(self, work: GroupWork) -> None:
+    def _work_ended(self, work: GroupWork) -> None:
         self._works.discard(work)
         self.wakeup.set()
 
@@ -303,9 +303,9 @@ class PollConsumer(LoopService):
 
     async def _drop_ended(self) -> None:
         """Drop waiting polls whose tracker has ended since its group was taken; a retry may wait long."""
-        if monotonic() - self._over_at_s < OVER_S:
+        if monotonic() - self._ended_at_s < ENDED_EVERY_S:
             return
-        self._over_at_s = monotonic()
+        self._ended_at_s = monotonic()
         waiting = {tracker_id for dispatcher in self._dispatchers.values() for tracker_id in dispatcher.waiting()}
         ended = {row["id"] for row in await self._pool.fetch(SQL["over"], sorted(waiting))} if waiting else set()
         if ended:
@@ -336,7 +336,7 @@ class PollConsumer(LoopService):
             if tracker_id in seen:
                 continue
             seen.add(tracker_id)
-            if tracker_id in facts.over or facts.now_s >= superseded_at_s:
+            if tracker_id in facts.not_polled or facts.now_s >= superseded_at_s:
                 work.dropped += 1
                 continue
             account_id = self._accounts.get(account_no) or str(account_no)

@@ -34,7 +34,7 @@ class QueueSource:
 
     def __init__(self, pool: Pool, session: Session) -> None:
         self._pool, self._session = pool, session
-        self._handed: set[_Take] = set()
+        self._taken: set[_Take] = set()
         self._gate = ClaimGate(pool.acquire, session, "polls", self._strays)
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
@@ -43,18 +43,18 @@ class QueueSource:
             return []
         async with self._gate.claiming() as (token, number):
             rows = await self._pool.fetch(_SQL["take"], token, list(room), list(room.values()), number)
-            self._handed.update((row["seq"], token, row["taken_at"]) for row in rows)
+            self._taken.update((row["seq"], token, row["taken_at"]) for row in rows)
         return [PollGroup(row[0], token, *row[1:]) for row in sorted(rows, key=lambda row: (row["due_at"], row["seq"]))]
 
     async def _strays(self, connection: Connection, token: int) -> int:
-        self._handed = {take for take in self._handed if take[1] == token}
-        keys, instants = [take[0] for take in self._handed], [take[2] for take in self._handed]
+        self._taken = {take for take in self._taken if take[1] == token}
+        keys, instants = [take[0] for take in self._taken], [take[2] for take in self._taken]
         return int(await connection.fetchval(_SQL["strays"], token, keys, instants))
 
     async def hold(self, connection: Connection, groups: Sequence[PollGroup]) -> Sequence[PollGroup]:
         """Lock the rows that are unchanged since the take."""
         held = {(row[0], row[1], row[2]) for row in await connection.fetch(_SQL["hold"], *_columns(groups))}
-        self._handed -= _takes(groups) - held
+        self._taken -= _takes(groups) - held
         return [group for group in groups if _take(group) in held]
 
     async def finish(self, connection: Connection, groups: Sequence[PollGroup]) -> None:
@@ -63,7 +63,7 @@ class QueueSource:
 
     async def finished(self, groups: Sequence[PollGroup]) -> None:
         """Forget them; their rows were deleted in the transaction."""
-        self._handed -= _takes(groups)
+        self._taken -= _takes(groups)
 
     def has_lost(self, group: PollGroup) -> bool:
         """Return whether it belongs to an earlier session."""
@@ -77,7 +77,7 @@ class QueueSource:
             self._gate.unsure = True
             raise
         finally:
-            self._handed -= _takes(groups)
+            self._taken -= _takes(groups)
 
     async def _release_rows(self, groups: Sequence[PollGroup]) -> None:
         await self._pool.execute(_SQL["release"], *_columns(groups))

@@ -223,11 +223,11 @@ class ResultWriter:
         source: PollSource,
         *,
         destination: str,
-        over: Callable[[GroupWork], None],
+        on_end: Callable[[GroupWork], None],
         probe: Probe = NO_PROBE,
     ) -> None:
         self._pool, self._source, self._destination = pool, source, destination
-        self._over, self._probe = over, probe
+        self._on_end, self._probe = on_end, probe
         self._waiting: dict[GroupWork, None] = {}
         self._backlog = 0
         self._alone = False
@@ -321,7 +321,7 @@ class ResultWriter:
             del self._waiting[work]
             for tracker_id in self._locked.keys() & work.answers.keys():
                 self._defer(work, tracker_id)
-            free = ((one, answer) for one, answer in work.answers.items() if one not in self._locked)
+            free = (item for item in work.answers.items() if item[0] not in self._locked)
             answers = dict(islice(free, 1 if self._alone else None))
             if answers or not work.left:
                 batch[work] = answers
@@ -413,7 +413,7 @@ class ResultWriter:
         if work not in outcome.ours:
             _log.warning("polls.group_lost", answers=len(work.answers), due_at=str(work.group.due_at))
             self.lose(work)
-            self._over(work)
+            self._on_end(work)
             return
         for tracker_id in tried:
             if tracker_id in outcome.locked:
@@ -425,7 +425,7 @@ class ResultWriter:
             work.left -= 1
         if work in outcome.finished:
             self._waiting.pop(work, None)
-            self._over(work)
+            self._on_end(work)
         elif work.answers.keys() - self._locked.keys():
             self.write_soon(work)
 

@@ -104,9 +104,9 @@ async def mark_published(
     It needs a transaction that has locked the lease. Without ``topic`` no offsets are written.
     """
     offsets = committed or Committed()
-    places = [[place[column] for place in offsets.places] for column in range(3)]
+    columns = [[place[column] for place in offsets.places] for column in range(3)]
     trackers: int = await connection.fetchval(
-        SQL["mark_published"], shard, number, topic, offsets.partitions, *places, BATCHES_KEPT
+        SQL["mark_published"], shard, number, topic, offsets.partitions, *columns, BATCHES_KEPT
     )
     return trackers
 

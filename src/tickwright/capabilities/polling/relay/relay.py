@@ -54,18 +54,17 @@ def check_position(shard: int, numbers: Numbers, position: int | None) -> None:
             ``relay_position_behind`` (the topic has lost batches), ``relay_position_ahead`` (the database has lost
             them, or belongs to another installation). Permanent until an operator decides.
     """
-    sent, given = numbers.published_no, numbers.batch_no
+    sent, numbered = numbers.published_no, numbers.batch_no
     if position is None and sent > 0:
         text = f"{sent} batches of shard {shard} were sent, but the position topic has none; {ADVICE}"
         raise Rejected("relay_position_missing", text, shard=shard, published_no=sent)
     if position is not None and position < sent:
         text = f"shard {shard} has sent batch {sent}, but the topic ends with {position}; {ADVICE}"
         raise Rejected("relay_position_behind", text, shard=shard, published_no=sent, position=position)
-    if position is not None and position > given:
-        text = (
-            f"the topic has batch {position} of shard {shard}, but the database gave no number above {given}; {ADVICE}"
-        )
-        raise Rejected("relay_position_ahead", text, shard=shard, batch_no=given, position=position)
+    if position is not None and position > numbered:
+        limit = f"but the database gave no number above {numbered}"
+        text = f"the topic has batch {position} of shard {shard}, {limit}; {ADVICE}"
+        raise Rejected("relay_position_ahead", text, shard=shard, batch_no=numbered, position=position)
 
 
 def choose_position(numbers: Numbers, position: int | None, wanted: int | None) -> int:
@@ -77,9 +76,9 @@ def choose_position(numbers: Numbers, position: int | None, wanted: int | None) 
     Raises:
         Rejected: ``position_out_of_range``. Permanent.
     """
-    said = position if position is not None and position <= POSITION_MAX else 0
-    low = max(numbers.published_no, said)
-    high = max(numbers.batch_no, said)
+    on_topic = position if position is not None and position <= POSITION_MAX else 0
+    low = max(numbers.published_no, on_topic)
+    high = max(numbers.batch_no, on_topic)
     chosen = low if wanted is None else wanted
     if not low <= chosen <= high:
         only = f"{low}" if low == high else f"{low} to {high}"

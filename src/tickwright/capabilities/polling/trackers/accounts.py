@@ -162,7 +162,7 @@ _RAW = load("tickwright.capabilities.polling.sql", "accounts.sql")
 _SHOWN = "\n".join(_RAW["shown"].splitlines()[1:])
 _SQL = {name: sql.replace("{shown}", _SHOWN) for name, sql in _RAW.items()}
 COUNTED_MAX = 10_000
-LOOKED_MAX = 10_000
+ACCOUNTS_READ_MAX = 10_000
 """Accounts that a page reads when it filters or sorts."""
 BEST = (float("inf"), "")
 
@@ -191,10 +191,10 @@ class Accounts:
         limit, listing = bounded(limit), ("accounts", sort, text)
         if sort == "lag":
             rank, after = BEST if cursor is None else await self._cursors.read(cursor, tuple[float, str], *listing)
-            rows = await self._pool.fetch(_SQL["list_lagging"], rank, after, limit + 1, text, LOOKED_MAX)
+            rows = await self._pool.fetch(_SQL["list_lagging"], rank, after, limit + 1, text, ACCOUNTS_READ_MAX)
         else:
             after = "" if cursor is None else await self._cursors.read(cursor, str, *listing)
-            rows = await fetch_page(self._pool, _SQL["list_accounts"], after, limit + 1, text, LOOKED_MAX)
+            rows = await fetch_page(self._pool, _SQL["list_accounts"], after, limit + 1, text, ACCOUNTS_READ_MAX)
         found = [row for row in rows[:limit] if row["account_id"] is not None]
         budgets = await read_budgets(self._pool, [row["account_id"] for row in found])
         none = BudgetLine(None, None, None)  # for an account that was deleted in between

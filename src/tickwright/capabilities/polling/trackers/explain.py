@@ -290,9 +290,9 @@ def _next_poll(facts: Row) -> Iterator[Reason]:
             until = instant_text(facts["tracking_until"])
             yield Reason("last_turn_over", f"it is tracked until {until}, before its next poll; then it ends")
         return
-    place = f"slot {facts['slot_id']}, second {facts['second']}, every {facts['interval_minutes']} minutes"
+    slot = f"slot {facts['slot_id']}, second {facts['second']}, every {facts['interval_minutes']} minutes"
     wait = wait_text(due - facts["now"]) if due > facts["now"] else "now"
-    yield Reason("in_slot", f"its next poll is at {instant_text(due)}, in {wait} ({place})")
+    yield Reason("in_slot", f"its next poll is at {instant_text(due)}, in {wait} ({slot})")
 
 
 # Kafka's clients hash a key with murmur2 and take the remainder by the number of partitions; our producer is
