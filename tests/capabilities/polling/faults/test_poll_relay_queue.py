@@ -154,7 +154,7 @@ async def check_forged(world: PollWorld) -> None:
     )
     for _ in range(4):  # each drops 500 rows at most
         async with world.pool.acquire() as connection, connection.transaction():
-            await relay_store.drop_queued(connection, 500)
+            await connection.execute(relay_store.SQL["drop_queued"], 1000, 500)
     assert sorted(await queued(world.pool)) == sorted(world.expected)
     assert await world.superseded() == [20, 0]
 

@@ -96,12 +96,6 @@ def _steps(results: Mapping[Key, GroupAnswers]) -> list[list[Key]]:
     return [steps[step] for step in sorted(steps)]
 
 
-async def count_dropped(connection: Connection, dropped: Sequence[tuple[Key, int]]) -> None:
-    """Count polls that will not be made; after ``write_results``, in its transaction."""
-    if dropped:
-        await connection.execute(SQL["count_dropped"], *_columns([key for key, _ in dropped]), [n for _, n in dropped])
-
-
 def _columns(keys: Sequence[Key]) -> list[list[Any]]:
     return [list(column) for column in zip(*keys, strict=True)]
 
@@ -147,19 +141,12 @@ def _add(columns: dict[str, list[Any]], n: int, tracker_id: int, answer: Answer,
     columns["status"].append(answer.status)
     columns["at"].append(None if answer.at is None else answer.at.astimezone(UTC))
     columns["newest_at"].append(events[-1][0] if events else None)
-    last = _list(texts[-EVENTS_KEPT:])
-    columns["first_events"].append(_list(texts[:-EVENTS_KEPT]))
+    last = f"[{','.join(texts[-EVENTS_KEPT:])}]"
+    columns["first_events"].append(f"[{','.join(texts[:-EVENTS_KEPT])}]")
     columns["last_events"].append(last)
-    columns["mark"].append(_mark(last) if texts else None)
+    digest = blake2b(last.encode(), digest_size=8).digest() if texts else None
+    columns["mark"].append(None if digest is None else int.from_bytes(digest, signed=True))
     columns["terminal"].append(terminal)
-
-
-def _mark(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), signed=True)
-
-
-def _list(texts: Sequence[str]) -> str:
-    return f"[{','.join(texts)}]"
 
 
 FLUSH_GAP_S = 0.05
@@ -397,7 +384,10 @@ class ResultWriter:
                     for work in ours
                     if work.left == len(answers[work]) and written.locked.isdisjoint(answers[work])
                 ]
-                await count_dropped(connection, [(work.key, work.dropped) for work in finished if work.dropped])
+                dropped = [work for work in finished if work.dropped]
+                if dropped:  # after the answers, in their transaction
+                    keys = _columns([work.key for work in dropped])
+                    await connection.execute(SQL["count_dropped"], *keys, [work.dropped for work in dropped])
                 await self._source.finish(connection, [work.group for work in finished])
                 await self._probe.reached("polls.before_commit")
         await self._probe.reached("polls.results_written")

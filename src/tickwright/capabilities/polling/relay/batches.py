@@ -77,12 +77,6 @@ async def drop_superseded(connection: Connection, shard: int, rows_max: int) -> 
     return row["trackers"], 0 if row["rows"] == DROPPED_MAX else rows_max - row["rows"]
 
 
-async def drop_queued(connection: Connection, rows_max: int) -> int:
-    """Drop at most ``rows_max`` superseded rows of the queue that no consumer holds; return how many trackers."""
-    trackers: int = await connection.fetchval(SQL["drop_queued"], 2 * rows_max, rows_max)
-    return trackers
-
-
 async def freeze(connection: Connection, shard: int, bounds: BatchBounds) -> None:
     """Give what is released the next number, unless a batch waits to be published."""
     await connection.execute(SQL["freeze"], shard, bounds.trackers, bounds.rows)
@@ -109,12 +103,6 @@ async def mark_published(
         SQL["mark_published"], shard, number, topic, offsets.partitions, *columns, BATCHES_KEPT
     )
     return trackers
-
-
-async def move_to_queue(connection: Connection, shard: int, rows_max: int) -> tuple[int, int]:
-    """Publish released rows into the queue inside PostgreSQL; return how many trackers and rows."""
-    row = await connection.fetchrow(SQL["move_to_queue"], shard, rows_max)
-    return row["trackers"], row["moved"]
 
 
 async def next_release_s(connection: Connection, shard: int) -> float | None:

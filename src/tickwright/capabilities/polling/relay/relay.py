@@ -256,7 +256,11 @@ class PollRelay(LeasedService):
             records = poll_records(found.rows, self._accounts)
             outcome = await log.publish(Batch(found.number, lease.fence, self._topic, records))
             if isinstance(outcome, Committed):
-                await self._mark(lease, found, outcome)
+                self._failures = 0
+                await self._probe.reached("relay.poll_batch_published", number=found.number, fence=lease.fence)
+                await self._mark_up_to(lease, found.number, outcome)
+                await self._status.unblock(lease)
+                await self._probe.reached("relay.poll_batch_marked", number=found.number, fence=lease.fence)
                 continue
             await self._not_committed(lease, outcome, found.number)
             if not isinstance(outcome, Aborted):
@@ -306,13 +310,6 @@ class PollRelay(LeasedService):
             self._accounts = {number: name for number, name in self._accounts.items() if number in wanted}
         self._accounts = {**self._accounts, **names}  # a new dict: a thread may still read the old one
 
-    async def _mark(self, lease: Lease, batch: batches.FrozenBatch, committed: Committed) -> None:
-        self._failures = 0
-        await self._probe.reached("relay.poll_batch_published", number=batch.number, fence=lease.fence)
-        await self._mark_up_to(lease, batch.number, committed)
-        await self._status.unblock(lease)
-        await self._probe.reached("relay.poll_batch_marked", number=batch.number, fence=lease.fence)
-
     async def _mark_up_to(self, lease: Lease, number: int, committed: Committed) -> None:
         async with lease.transaction() as connection:
             if connection is None:
@@ -357,7 +354,8 @@ class PollRelay(LeasedService):
             if connection is None:
                 return
             dropped, rows_max = await batches.drop_superseded(connection, self.shard, ROWS_READ_MAX)
-            trackers, rows = await batches.move_to_queue(connection, self.shard, min(rows_max, QUEUE_ROWS_MAX))
+            moved = await connection.fetchrow(batches.SQL["move_to_queue"], self.shard, min(rows_max, QUEUE_ROWS_MAX))
+            trackers, rows = moved["trackers"], moved["moved"]
             wait_s = None if rows else await batches.next_release_s(connection, self.shard)
         self._failures = 0
         self.counters.superseded += dropped
@@ -375,7 +373,7 @@ class PollRelay(LeasedService):
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            dropped = await batches.drop_queued(connection, SWEPT_MAX)
+            dropped = await connection.fetchval(batches.SQL["drop_queued"], 2 * SWEPT_MAX, SWEPT_MAX)
         self._swept_s = monotonic()
         self.counters.superseded += dropped
 
