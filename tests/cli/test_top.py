@@ -9,29 +9,23 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from io import StringIO
 
-import msgspec
 from rich.console import Console
 
 from kit.api import running_api
 from kit.cli import environment, tickwright
 from kit.waiting import eventually
-from tickwright.capabilities.operations.overview.views import (
-    AlertsNow,
-    DeadLettersNow,
-    ExecutionsNow,
-    FanoutNow,
-    JobsNow,
-    LeasesNow,
-    OutboxNow,
-    OverviewView,
-    PollsNow,
-    ReportsNow,
-    WorkersNow,
-)
+from tickwright.capabilities.batches.overview import ExecutionsNow
+from tickwright.capabilities.fanout.overview import FanoutNow
+from tickwright.capabilities.jobs.overview import JobsNow
+from tickwright.capabilities.operations.overview import AlertsNow, LeasesNow, OutboxNow, WorkersNow
+from tickwright.capabilities.polling.overview import PollsNow
+from tickwright.capabilities.reports.overview import ReportsNow
 from tickwright.cli.live.view import draw, duration, lines
 from tickwright.ports.ids import monotonic
+from tickwright.process.installation import overview_parts
 
-VIEW = OverviewView(
+PARTS = overview_parts()
+VIEW = PARTS.view(
     at=datetime(2026, 1, 1, 12, 1, tzinfo=UTC),
     version="0",
     stale_since=datetime(2026, 1, 1, 12, 0, 5, tzinfo=UTC),
@@ -45,7 +39,7 @@ VIEW = OverviewView(
     alerts=AlertsNow(1, 2, 0, []),
     workers=WorkersNow(2, 0, 1, {"worker": 2}),
     leases=LeasesNow(3, 0, ["upkeep"]),
-    dead_letters=DeadLettersNow(0, 0, None),
+    dead_letters=PARTS.dead_letters(0, 0, None),
     changes={},
 )
 
@@ -112,7 +106,7 @@ async def test_through_the_api_it_is_the_same_overview(database_url: str) -> Non
         through = environment(API_URL=base, API_KEY=str(api.viewer.key))
         straight = environment(DATABASE_URL=database_url)
         found = [(await asyncio.to_thread(tickwright, "top", "--json", env=env)).json for env in (through, straight)]
-    views = [msgspec.convert(one, OverviewView) for one in found]
+    views = [PARTS.read(one) for one in found]
     assert [view.jobs.due for view in views] == [1, 1]
     assert found[0].keys() == found[1].keys()
 
@@ -120,12 +114,12 @@ async def test_through_the_api_it_is_the_same_overview(database_url: str) -> Non
 def test_a_stale_overview_says_so_first() -> None:
     """In the title and at the head of the line, with since when and why."""
     console = Console(width=200, record=True, file=StringIO())
-    console.print(draw(VIEW, "top"))
+    console.print(draw(VIEW, PARTS, "top"))
     shown = console.export_text()
     assert "stale since 12:00:05: gone" in shown
     assert "1 critical, 2 warning" in shown
     assert "overdue: upkeep" in shown
-    [line] = lines(VIEW)
+    [line] = lines(VIEW, PARTS)
     assert line.startswith("STALE since 12:00:05Z (gone) · waiting 0 · due ≥10000 · running 3 · started 12.2/s · ")
     assert "caught up: too many to tell" in line
 

@@ -13,12 +13,13 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.capabilities.operations.alerts.alerting import Alerting
-from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.engine.leases import Lease, LeasedRounds, LeasedService, Leases
 from tickwright.engine.retention import engine_retention
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.service import Service
 from tickwright.process.health import HealthServer
+from tickwright.process.installation import overview_parts
 from tickwright.process.supervisor import Supervisor
 
 ROUNDS = 3
@@ -72,7 +73,7 @@ MAKERS: dict[str, Callable[[RelayWorld], Service]] = {
     "alerting": lambda world: Alerting(Leases(world.pool, owner="s"), rules=RULES, every=timedelta(milliseconds=20)),
     "upkeep": lambda world: LeasedRounds("upkeep", Leases(world.pool, owner="s"), engine_retention().round),
     "health": health,
-    "overview": lambda world: Snapshots(world.pool, version="0"),
+    "overview": lambda world: Snapshots(world.pool, overview_parts(), version="0"),
     "jobs": jobs,
 }
 

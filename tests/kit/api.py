@@ -19,7 +19,7 @@ from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.operations.listings import Operations
-from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.requests.store import Routes
 from tickwright.capabilities.reports.service import ReportResources, ReportsService
@@ -28,7 +28,7 @@ from tickwright.ports.broker import TargetCheck
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.task_queue import DeadMessages
 from tickwright.process.front import Front
-from tickwright.process.installation import provide
+from tickwright.process.installation import overview_parts, provide
 from tickwright.process.plugins import PLUGINS
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
@@ -193,7 +193,7 @@ async def running_api(
     ports.put(FanoutService, FanoutService(pool, dead_tasks or PostgresDeadLetters(pool, "tickwright.fanout")))
     ports.put(ReportsService, ReportsService(pool, keeping))
     ports.put(Audiences, audiences or Audiences(Sources({}, lambda _: None), None))
-    overview = ports.put(Snapshots, Snapshots(pool, version="0.0.0", **(looks or {})))
+    overview = ports.put(Snapshots, Snapshots(pool, overview_parts(), version="0.0.0", **(looks or {})))
     provide(installation)
     service, operations, polling = ports.get(JobService), ports.get(Operations), ports.get(PollingService)
 

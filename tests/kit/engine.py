@@ -16,6 +16,7 @@ import asyncpg
 from kit.processes import spawn
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
+from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
@@ -23,7 +24,6 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.broker import Broker
 from tickwright.ports.service import NO_PROBE, Probe
-from tickwright.process.counters import Counters
 from tickwright.store.pool import Pool, open_pool
 
 SHORT = LeaseTerms(timedelta(seconds=1.5), timedelta(seconds=0.3))
@@ -101,7 +101,8 @@ async def running_engine(
     worker = JobWorker(
         pool, session, registry, brokers or {}, direct_url=url if direct else None, limits=limits, probe=probe
     )
-    session.facts["counters"] = Counters(worker).say
+    counted = WorkerCounters(worker)
+    session.facts["counters"] = lambda: {"jobs": counted.jobs(), "types": counted.types()}
     await session.open()
     engine = Engine(url, pool, session, worker)
     engine.tasks = [asyncio.create_task(session.run()), asyncio.create_task(worker.run())]

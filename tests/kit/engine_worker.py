@@ -11,12 +11,12 @@ import time
 from datetime import timedelta
 
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
+from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
-from tickwright.process.counters import Counters
 from tickwright.store.pool import open_pool
 
 LOG = os.open(os.environ["ENGINE_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -59,7 +59,8 @@ async def main() -> None:
     session = WorkerSession(pool, name=f"test:{os.getpid()}", roles=["worker"], version="0", terms=terms)
     limits = WorkerLimits(concurrency=int(os.environ["ENGINE_CONCURRENCY"]), threads=2)
     worker = JobWorker(pool, session, registry, {}, direct_url=url, limits=limits)
-    session.facts["counters"] = Counters(worker).say
+    counted = WorkerCounters(worker)
+    session.facts["counters"] = lambda: {"jobs": counted.jobs(), "types": counted.types()}
     await session.open()
     tasks = [asyncio.create_task(session.run()), asyncio.create_task(worker.run())]
     stopping = asyncio.Event()

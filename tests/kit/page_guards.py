@@ -16,12 +16,13 @@ from kit.api import Answer, Client, RunningApi, running_api
 from kit.streams import CountingProbe, open_stream
 from tickwright.api import ApiLimits
 from tickwright.api.sessions import FAILURES_BURST
-from tickwright.capabilities.operations.overview import snapshot
-from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.capabilities.operations import snapshots as snapshot_module
+from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.dashboard import Page
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Role
 from tickwright.ports.views import let_see
+from tickwright.process.installation import overview_parts
 from tickwright.rest.problems import problem
 from tickwright.store.bounds import LEAST_S, TookTooLong, within
 
@@ -306,7 +307,7 @@ def _watching(snapshots: Snapshots, number: int) -> Iterator[None]:
 
 
 async def _looks(api: RunningApi, probe: Any, watch: Callable[[Snapshots], Awaitable[None]], number: int) -> None:
-    snapshots = Snapshots(api.pool, version="0", every_s=EVERY_S, probe=probe)
+    snapshots = Snapshots(api.pool, overview_parts(), version="0", every_s=EVERY_S, probe=probe)
     running = asyncio.create_task(snapshots.run())
     try:
         with _watching(snapshots, number):
@@ -361,8 +362,8 @@ async def check_one_question_at_a_time(api: RunningApi) -> None:
         probe.heals.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "ANSWER_S", EVERY_S)
-        patch.setattr(snapshot, "SHARE_OF_TIME", 1.0)
+        patch.setattr(snapshot_module, "ANSWER_S", EVERY_S)
+        patch.setattr(snapshot_module, "SHARE_OF_TIME", 1.0)
         await _looks(api, probe, watch, 1)
     assert asked == [1], f"one question broken: {asked} at once"
 
@@ -381,7 +382,7 @@ async def check_streams_end_with_their_key(api: RunningApi) -> None:
 
 async def check_each_key_has_its_share_of_streams(api: RunningApi) -> None:
     """One key is refused at its limit, while another key still finds room."""
-    snapshots = Snapshots(api.pool, version="0", streams_per_key=2)
+    snapshots = Snapshots(api.pool, overview_parts(), version="0", streams_per_key=2)
     with ExitStack() as opened:
         for key_id in (1, 1, 2):
             opened.enter_context(snapshots.subscribe(key_id))

@@ -32,6 +32,7 @@ from tickwright.observe.metrics import MetricsPage, Sample, Source, TickwrightCo
 from tickwright.partners.contract import contract_source
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
+from tickwright.process.installation import overview_parts
 from tickwright.process.node import open_node
 from tickwright.process.readings import (
     DatabaseReadings,
@@ -214,7 +215,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
         counted = [*await _samples_of_reports(reports), *await _samples_of_batches(database_url)]
     relay = world.relay()
     relay._service.lease = await Leases(world.pool, owner="test").take("relay:outbox")
-    readings = DatabaseReadings(world.pool)
+    readings = DatabaseReadings(world.pool, overview_parts())
     state = ServiceState("s", running=True, tick_age_s=1.0, tick_within_s=5, restarts=1, last_error="")
     session = [Sample("tickwright_session_token", 1), Sample("tickwright_session_held", 1)]
     consumer = await _samples_of_a_consumer(database_url)
@@ -246,7 +247,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
 
 async def test_without_the_database_the_page_is_still_there_and_says_so(world: RelayWorld) -> None:
     """A scrape never hangs; what is stale is marked."""
-    readings = DatabaseReadings(world.pool)
+    readings = DatabaseReadings(world.pool, overview_parts())
     page = MetricsPage(TickwrightCollector([readings], METRICS), readings.refresh)
     locked = await asyncpg.connect(world.url)
     transaction = locked.transaction()

@@ -29,6 +29,7 @@ from tickwright.api.sessions import STRUCTS as SESSION_STRUCTS
 from tickwright.api.sessions import session_routes
 from tickwright.domain.admission import client_of
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.plugin.overview import OverviewParts
 from tickwright.ports.caller import CALLER, Role
 from tickwright.ports.views import let_see
 from tickwright.rest.listener import TRANSPORT
@@ -204,6 +205,7 @@ def _framework(context: ApiContext, auth: Authenticator, gate: ApiGate) -> FastA
             HealthView,
             ReadyView,
             *SESSION_STRUCTS,
+            context.installation.ports.get(OverviewParts).view,
             *(one for plugin in context.plugins for one in plugin.schemas()),
         ]
         nonlocal encoded

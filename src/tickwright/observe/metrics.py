@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -63,6 +64,20 @@ class HistogramSample(Sample):
 
 
 Source = Callable[[], Sequence[Sample]]
+NAMED_MAX = 100
+
+
+def busiest(
+    named: Mapping[str, dict[str, Any]], how_busy: Callable[[dict[str, Any]], int], bytes_max: int
+) -> dict[str, dict[str, Any]]:
+    """Return the counters of the busiest, at most a hundred, as many as fit into ``bytes_max`` of JSON."""
+    kept, room = {}, bytes_max
+    for name, counters in sorted(named.items(), key=lambda item: (-how_busy(item[1]), item[0]))[:NAMED_MAX]:
+        room -= len(msgspec.json.encode({name: counters}))
+        if room < 0:
+            break
+        kept[name] = counters
+    return kept
 
 
 class TickwrightCollector(Collector):

@@ -24,7 +24,7 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected
 from tickwright.engine.service import LoopService
 from tickwright.observe.logs import without_secrets
-from tickwright.observe.metrics import MetricSpec, Sample, Source
+from tickwright.observe.metrics import MetricSpec, Sample, Source, busiest
 from tickwright.partners import model
 from tickwright.partners.model import Grant, Report, SharedState
 from tickwright.partners.outcomes import Failed, Outcome
@@ -40,6 +40,7 @@ PERIOD_S = 0.2
 GAP_S = 0.02
 IDLE_S = 1.0
 AWAY_S = 0.2
+CALLS_BYTES_MAX = 10_000
 SQL = load("tickwright.partners.sql", "partners.sql")
 METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_partner_calls_total", "counter", ("partner", "outcome"), "Calls that ended here."),
@@ -323,6 +324,14 @@ async def declare_partner(connection: Connection | Pool, name: str, settings: st
 async def put_partner(connection: Connection | Pool, name: str, settings: str) -> bool:
     """Set a partner's settings (checked JSON); return whether something changed."""
     return await connection.fetchval(SQL["put_partner"], name, settings) is not None
+
+
+def counted_calls(contract: PartnerContract) -> dict[str, dict[str, int]]:
+    """Return the calls of the busiest partners by outcome, for the heartbeat, as far as they fit."""
+    none = {"answered": 0, "throttled": 0, "failed": 0}
+    named = [permits for permits in contract.all_permits.values() if permits.name and permits.outcomes]
+    called = {permits.name: {**none, **permits.outcomes} for permits in named}
+    return busiest(called, lambda outcomes: sum(outcomes.values()), CALLS_BYTES_MAX)
 
 
 def contract_source(contract: PartnerContract) -> Source:

@@ -1,6 +1,7 @@
 """The plugin of the partner contract, which limits calls to other companies' services."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tickwright.plugin import Context, Plugin
@@ -17,7 +18,7 @@ class PartnersPlugin(Plugin):
     def provide(self, context: Context) -> None:
         """Offer the contract; its first user starts its service and its metrics."""
         from tickwright.engine.session import WorkerSession
-        from tickwright.partners.contract import PartnerContract, contract_source
+        from tickwright.partners.contract import PartnerContract, contract_source, counted_calls
         from tickwright.store.pool import Exchanges
 
         def make() -> PartnerContract:
@@ -25,6 +26,7 @@ class PartnersPlugin(Plugin):
             context.facts["exchange_ms"] = Exchanges.usual_ms
             context.run(contract)
             context.count(contract_source(contract))
+            context.counters["partners"] = partial(counted_calls, contract)
             return contract
 
         context.ports.offer(PartnerContract, make)

@@ -86,7 +86,9 @@ class Context:
         services: Run by the process, started in this order.
         leased: Loops that one process at a time runs; started after ``services``.
         retention: Rules of the lease ``upkeep``, which one process at a time applies.
-        sources: Of metrics, and of the counters in the heartbeat.
+        sources: Of metrics.
+        counters: Functions that return counters of the process since its start, for its heartbeat, by name. Numbers
+            only rise, so two heartbeats give a rate and no query has to count.
     """
 
     settings: Settings
@@ -102,6 +104,7 @@ class Context:
     leased: list["LeasedService"] = field(default_factory=list)
     retention: list["Retention"] = field(default_factory=list)
     sources: list["Source"] = field(default_factory=list)
+    counters: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     def tables(self, kind: str) -> Mapping[str, Any]:
         """Return the tables ``[kind.NAME]`` of the TOML file."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
     from tickwright.plugin.context import Context
+    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.broker import Broker
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
@@ -133,6 +134,10 @@ class Plugin:
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics that its sources have samples of."""
         return ()
+
+    def overview(self) -> "OverviewPart | None":
+        """Return a new part of the overview and of the metrics from the database."""
+        return None
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this part; one process at a time evaluates them for all."""

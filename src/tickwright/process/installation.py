@@ -15,6 +15,7 @@ from tickwright.engine.leases import LeasePurposes
 from tickwright.observe.alerts import AlertRules
 from tickwright.observe.metrics import MetricSpec
 from tickwright.plugin import Context, Registrations, Settings
+from tickwright.plugin.overview import OverviewParts
 from tickwright.ports.broker import Brokers, TargetCheck
 from tickwright.process.configfile import load_config
 from tickwright.process.database import Database, open_database, translated
@@ -95,6 +96,7 @@ async def open_installation(
 def provide(context: Context) -> None:
     """Let every plugin offer its ports, and offer what is collected from all of them."""
     context.ports.offer(AlertRules, alert_rules)
+    context.ports.offer(OverviewParts, overview_parts)
     context.ports.offer(LeasePurposes, lease_purposes)
     context.ports.offer(TargetCheck, lambda: target_check(context.settings))
     for plugin in PLUGINS:
@@ -104,6 +106,11 @@ def provide(context: Context) -> None:
 def alert_rules() -> AlertRules:
     """Return the alert rules of every plugin."""
     return AlertRules(rule for plugin in PLUGINS for rule in plugin.alert_rules())
+
+
+def overview_parts() -> OverviewParts:
+    """Return a new overview, of the parts of every plugin."""
+    return OverviewParts(part for plugin in PLUGINS if (part := plugin.overview()) is not None)
 
 
 def metric_specs() -> Iterator[MetricSpec]:

@@ -1,8 +1,8 @@
 """Sources of a process's metrics for ``observe.metrics``, including readings of the database.
 
-The queries are those of the overview (:mod:`operations.overview.reads`), each with bounded counts. They run only for a
-scrape, at most once every two seconds. If the database does not answer within a second, the page shows the last values
-and ``tickwright_readings_ok 0``.
+The readings are those of the parts of the overview, each with bounded counts. They run only for a scrape, at most once
+every two seconds. If the database does not answer within a second, the page shows the last values and
+``tickwright_readings_ok 0``.
 """
 
 import asyncio
@@ -10,25 +10,14 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from tickwright.capabilities.operations.overview.reads import (
-    ANSWER_S,
-    read_alerts,
-    read_executions,
-    read_freshness,
-    read_job_gauges,
-    read_poll_lags,
-    read_standing,
-)
-from tickwright.engine.outbox.relay_rules import scheme_of
-from tickwright.engine.outbox.table import lane_heads
 from tickwright.observe.metrics import Sample, Source
+from tickwright.plugin.overview import ANSWER_S, OverviewParts
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
 from tickwright.process.supervisor import ServiceState
-from tickwright.store.pool import UNAVAILABLE, Connection, DiskFull, Pool
+from tickwright.store.pool import UNAVAILABLE, DiskFull, Pool
 
 REMEMBER_S = 2.0
-SCHEMES = frozenset({"http", "https", "ws", "wss", "amqp", "kafka", "pg", "python"})
 
 _log = structlog.get_logger("tickwright.metrics")
 
@@ -36,8 +25,8 @@ _log = structlog.get_logger("tickwright.metrics")
 class DatabaseReadings:
     """Gauges that need the database; call ``refresh`` before a page, then read them as a source."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, parts: OverviewParts) -> None:
+        self._pool, self._parts = pool, parts
         self._samples: list[Sample] = []
         self._fresh = False
         self._asked_s = float("-inf")
@@ -61,9 +50,7 @@ class DatabaseReadings:
     async def _ask(self) -> None:
         try:
             async with self._pool.acquire() as connection, connection.transaction():
-                samples = [*await _jobs(connection), *await _outbox(connection), *await _poll_lags(connection)]
-                samples += [*await _freshness(connection), *await _executions(connection)]
-                self._samples = [*samples, *await _alerts(connection)]
+                self._samples = [sample for part in self._parts for sample in await part.gauges(connection)]
             self._fresh, self._asked_s = True, monotonic()
         except UNAVAILABLE as error:
             self._fresh = False
@@ -71,73 +58,6 @@ class DatabaseReadings:
         except Exception:
             self._fresh = False
             raise
-
-
-async def _jobs(connection: Connection) -> list[Sample]:
-    rows = await read_job_gauges(connection)
-    samples = [Sample("tickwright_jobs_partial", int(any(row["cut"] for row in rows)))]
-    for row in rows:
-        label = (row["task_type"],)
-        samples += [
-            Sample("tickwright_jobs_due", row["due"], label),
-            Sample("tickwright_jobs_processing", row["processing"], label),
-            Sample("tickwright_jobs_upcoming", row["upcoming"], label),
-            Sample("tickwright_jobs_oldest_due_seconds", row["oldest_due_s"], label),
-        ]
-    return samples
-
-
-async def _outbox(connection: Connection) -> list[Sample]:
-    counts = await read_standing(connection)
-    oldest_s: dict[str, float] = {}
-    for head in await lane_heads(connection):
-        scheme = scheme_of(head["destination"])
-        label = scheme if scheme in SCHEMES else "other"  # users choose destinations; labels stay bounded
-        oldest_s[label] = max(oldest_s.get(label, 0.0), head["age_s"])
-    return [
-        Sample("tickwright_dead_letters", counts["jobs"], ("job",)),
-        Sample("tickwright_dead_letters", counts["outbox"], ("outbox",)),
-        Sample("tickwright_outbox_waiting", counts["outbox_waiting"]),
-        *(Sample("tickwright_outbox_oldest_seconds", age_s, (scheme,)) for scheme, age_s in oldest_s.items()),
-    ]
-
-
-async def _poll_lags(connection: Connection) -> list[Sample]:
-    samples = []
-    for row in await read_poll_lags(connection):
-        label = (row["topic"], str(row["partition"]))
-        samples += [
-            Sample("tickwright_poll_lag_records", row["lag"], label),
-            Sample("tickwright_poll_oldest_seconds", row["oldest_s"], label),
-        ]
-    return samples
-
-
-async def _freshness(connection: Connection) -> list[Sample]:
-    row = await read_freshness(connection)
-    samples = [
-        Sample("tickwright_accounts_judged", row["judged"]),
-        Sample("tickwright_accounts_lagging", row["lagging"]),
-    ]
-    if row["share"] is not None:
-        samples.append(Sample("tickwright_polls_fresh_ratio", row["share"]))
-    worst = zip(row["accounts"], row["ratios"], strict=True)
-    return samples + [Sample("tickwright_account_lag_ratio", ratio, (account,)) for account, ratio in worst]
-
-
-async def _executions(connection: Connection) -> list[Sample]:
-    now = await read_executions(connection)
-    return [
-        Sample("tickwright_executions_waiting", now.waiting),
-        Sample("tickwright_executions_oldest_waiting_seconds", now.oldest_s),
-        Sample("tickwright_executions_working", now.working),
-        Sample("tickwright_executions_unreleased_actions", now.unreleased),
-    ]
-
-
-async def _alerts(connection: Connection) -> list[Sample]:
-    counts = (await read_alerts(connection)).counts
-    return [Sample("tickwright_alerts_firing", one.firing, (one.rule, one.severity)) for one in counts]
 
 
 def session_source(session: Session) -> Source:

@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tickwright.api.context import Readiness
-from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.engine.leases import leases_source
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.table_locks import TableLocks
 from tickwright.observe.metrics import MetricsPage, TickwrightCollector
 from tickwright.plugin import Context
-from tickwright.process.counters import Counters
+from tickwright.plugin.overview import OverviewParts
 from tickwright.process.health import DatabaseCheck, HealthServer
 from tickwright.process.installation import metric_specs
 from tickwright.process.readings import (
@@ -31,10 +30,9 @@ class Watch:
 
     def __init__(self, context: Context, session: WorkerSession) -> None:
         self._supervisor: Supervisor | None = None
-        worker = context.ports.find(JobWorker)
-        counters = Counters(worker, context.sources)
-        session.facts["counters"] = counters.say
-        readings = DatabaseReadings(context.pool)
+        counters = context.counters
+        session.facts["counters"] = lambda: {name: count() for name, count in counters.items()}
+        readings = DatabaseReadings(context.pool, context.ports.get(OverviewParts))
         self._collector = TickwrightCollector(
             [
                 *context.sources,

@@ -12,6 +12,7 @@ from tickwright.capabilities.batches.executions.executions import Executions
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.engine.leases import Lease, Leases
 from tickwright.ports.caller import Caller, Role
+from tickwright.process.installation import overview_parts
 from tickwright.process.readings import DatabaseReadings
 from tickwright.store.paging import Cursors
 
@@ -189,7 +190,7 @@ async def test_the_backlog_of_executions_is_on_the_page_of_metrics(batches: Batc
     await batches.pool.execute(
         "UPDATE tickwright.executions SET due_at = now() - interval '1 min' WHERE status = 'NEW'"
     )
-    readings = DatabaseReadings(batches.pool)
+    readings = DatabaseReadings(batches.pool, overview_parts())
     await readings.refresh()
     found = {sample.name: sample.value for sample in readings() if sample.name.startswith("tickwright_executions")}
     assert found.pop("tickwright_executions_oldest_waiting_seconds") >= 60

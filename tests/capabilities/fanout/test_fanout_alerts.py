@@ -16,9 +16,8 @@ from kit.leases import LONG
 from kit.rabbit_tasks import Fanout as RabbitFanout
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
+from tickwright.capabilities.fanout.overview import line_of, read_fanout
 from tickwright.capabilities.operations.alerts.alerting import Alerting, Patience
-from tickwright.capabilities.operations.overview.reads import read_fanout
-from tickwright.cli.live.view import fanout_line
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.session import WorkerSession
@@ -334,7 +333,7 @@ async def test_dead_letters_are_told_of_until_they_are_gone_and_a_process_says_w
         assert said["fanout"] == "1 dead letters of fan-out; see dead-letters list --kind fanout."
         async with world.pool.acquire() as connection:
             seen = await read_fanout(connection)
-        assert fanout_line(seen) == (
+        assert line_of(seen) == (
             "entities 2 in 1 modules · consumers 1 · queued 0 · dead letters 1 · "
             "last minute: succeeded 2, failed 0, superseded 0, expired 0"
         )

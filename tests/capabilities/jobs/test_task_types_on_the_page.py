@@ -9,9 +9,9 @@ import pytest
 from kit.api import RunningApi, running_api
 from kit.engine import insert, policy, running_engine
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.figures import COUNT_MAX, TypesNow
+from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.operations.overview.type_figures import COUNT_MAX, TypesNow
-from tickwright.process.counters import Counters
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ async def test_figures_say_what_waits_and_what_workers_did(database_url: str) ->
 
     kind = policy("flaky", max_attempts=1)
     async with running_engine(database_url, {"flaky": flaky}, kinds={"flaky": kind}) as engine:
-        counters = Counters(engine.worker)
-        engine.session.facts["counters"] = counters.say
+        counters = WorkerCounters(engine.worker)
+        engine.session.facts["counters"] = lambda: {"jobs": counters.jobs(), "types": counters.types()}
         types = TypesNow(engine.pool)
         for _ in range(3):
             await insert(engine.pool, "waits", at="now() + interval '1 hour'")

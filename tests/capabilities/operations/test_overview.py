@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -14,11 +13,13 @@ from kit.polling import Ground
 from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin.search import JobFilter, JobSearch
+from tickwright.capabilities.jobs.figures import TypesNow
 from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.operations.overview.reads import SQL, read_moment
-from tickwright.capabilities.operations.overview.type_figures import TypesNow
+from tickwright.capabilities.jobs.overview import SQL, read_backlog
+from tickwright.capabilities.polling.overview import SQL as POLLING
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
+from tickwright.process.installation import overview_parts
 from tickwright.process.node import open_node
 from tickwright.process.readings import DatabaseReadings
 from tickwright.store.pool import Pool
@@ -200,7 +201,7 @@ async def test_a_count_that_stopped_at_its_bound_says_so(pool: Pool) -> None:
         "WHERE id IN (SELECT id FROM tickwright.scheduled_tasks ORDER BY id LIMIT 2)"
     )
     for bound, due in ((10, 10), (12, 12), (13, 12)):
-        (row,) = await pool.fetch(SQL["job_gauges"], bound)
+        (row,) = await pool.fetch(SQL["gauges"], bound)
         assert (row["due"], row["processing"]) == (due, 2)
 
 
@@ -222,9 +223,9 @@ async def test_made_up_names_hide_no_registered_type_from_figures(pool: Pool) ->
     assert (await JobSearch(pool).count(JobFilter(task_type="real"))).at_least == frozenset()
 
     async with pool.acquire() as connection:
-        moment = await read_moment(connection, after=datetime(2026, 1, 1, tzinfo=UTC), keys=[])
-    assert (moment.cut, moment.due >= 1050) == (True, True)
-    readings = DatabaseReadings(pool)
+        backlog = await read_backlog(connection)
+    assert (backlog.cut, backlog.due >= 1050) == (True, True)
+    readings = DatabaseReadings(pool, overview_parts())
     await readings.refresh()
     samples = {(one.name, one.labels): one.value for one in readings()}
     assert samples["tickwright_jobs_due", ("real",)] == 50
@@ -249,7 +250,7 @@ async def test_trackers_are_counted_up_to_a_bound_and_estimated_beyond_it(pool: 
     for number in range(30):
         await ground.place(slot, number, external=f"A{number}")
     await pool.execute("ANALYZE tickwright.trackers")
-    shown = [(await pool.fetchrow(SQL["polls"], bound))["trackers"] for bound in (100, 6, 5, 1)]
+    shown = [(await pool.fetchrow(POLLING["polls"], bound))["trackers"] for bound in (100, 6, 5, 1)]
     assert shown == [30, 30, 30, 30]
     await pool.execute("DELETE FROM tickwright.trackers WHERE external_id <> 'A0'")
-    assert (await pool.fetchrow(SQL["polls"], 100))["trackers"] == 1
+    assert (await pool.fetchrow(POLLING["polls"], 100))["trackers"] == 1

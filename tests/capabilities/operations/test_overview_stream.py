@@ -13,11 +13,12 @@ from kit.api import running_api
 from kit.streams import CountingProbe, open_stream
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.operations.overview import snapshot
-from tickwright.capabilities.operations.overview.snapshot import STREAMS_MAX, Snapshots, Subscriber
-from tickwright.capabilities.operations.overview.views import OverviewView
+from tickwright.capabilities.operations import snapshots as snapshot_module
+from tickwright.capabilities.operations.snapshots import STREAMS_MAX, Snapshots, Subscriber
 from tickwright.domain.errors import Unavailable
+from tickwright.plugin.overview import OverviewBase
 from tickwright.ports.views import ALL, Sight
+from tickwright.process.installation import overview_parts
 from tickwright.rest import event_stream
 from tickwright.rest.listener import TRANSPORT
 from tickwright.store.pool import Pool, open_pool
@@ -131,7 +132,7 @@ async def test_one_key_has_its_share_of_streams(database_url: str) -> None:
 async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> None:
     """One message, made once, for all of them; the next one who comes is refused."""
     probe = CountingProbe()
-    snapshots = Snapshots(pool, version="0", every_s=0.05, probe=probe)
+    snapshots = Snapshots(pool, overview_parts(), version="0", every_s=0.05, probe=probe)
     opened = [snapshots.subscribe() for _ in range(STREAMS_MAX)]
     subscribers = [one.__enter__() for one in opened]
     with pytest.raises(Unavailable, match="200 streams"), snapshots.subscribe():
@@ -150,16 +151,16 @@ async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> No
 
 async def test_each_kind_of_caller_has_one_message_whatever_their_number(pool: Pool) -> None:
     """A snapshot is encoded once per kind that listens, and for no other; who joins later gets that one."""
-    snapshots = Snapshots(pool, version="0", every_s=30)
+    snapshots = Snapshots(pool, overview_parts(), version="0", every_s=30)
     sights = [ALL, Sight(whole=False), Sight(data=False, whole=False)]
     with ExitStack() as open_, pytest.MonkeyPatch.context() as patch:
         encoded: list[Sight] = []
 
-        def noted(view: OverviewView, to: Sight) -> OverviewView:
+        def noted(view: OverviewBase, to: Sight) -> OverviewBase:
             encoded.append(to)
             return view
 
-        patch.setattr(snapshot, "shown", noted)
+        patch.setattr(snapshot_module, "shown", noted)
         subscribers = [open_.enter_context(snapshots.subscribe(sight=sight)) for sight in sights * 20]
         await snapshots.latest()
         messages = [await one.next(20) for one in subscribers]
@@ -182,7 +183,7 @@ class Silent(CountingProbe):
 async def test_it_is_stopped_while_the_database_does_not_answer(pool: Pool) -> None:
     """The question is given up, and the service ends as it does on any day."""
     probe = Silent()
-    snapshots = Snapshots(pool, version="0", every_s=0.05, probe=probe)
+    snapshots = Snapshots(pool, overview_parts(), version="0", every_s=0.05, probe=probe)
     running = asyncio.create_task(snapshots.run())
     with snapshots.subscribe():
         await eventually_async(lambda: probe.reached_times == 1, what="it has asked")
@@ -220,7 +221,7 @@ async def test_while_the_database_is_away_the_last_snapshot_says_so(database_url
     host, _, port = url.partition("/")[0].partition(":")
     async with TcpProxy(host, int(port)) as proxy:
         pool = await open_pool(proxy.rewrite(database_url), max_size=2)
-        snapshots = Snapshots(pool, version="0", every_s=0.05)
+        snapshots = Snapshots(pool, overview_parts(), version="0", every_s=0.05)
         running = asyncio.create_task(snapshots.run())
         with snapshots.subscribe() as subscriber:
             assert b'"stale_since":null' in (await subscriber.next(20) or b"")

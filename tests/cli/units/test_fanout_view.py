@@ -4,20 +4,19 @@ from collections import Counter
 from typing import Any
 
 from tickwright.capabilities.fanout.consumer.consumer import ConsumerReporter, LastMinute
-from tickwright.capabilities.operations.overview.views import FanoutNow
-from tickwright.cli.live.view import fanout_line
+from tickwright.capabilities.fanout.overview import FanoutNow, line_of
 
 
 def test_the_line_names_what_is_known_and_leaves_out_what_is_not() -> None:
     """A queue that nobody counted is not empty; no dead letters are no news."""
     known = FanoutNow(12, 2, 3, 7, 1, 40, 2, 1, 0)
-    assert fanout_line(known) == (
+    assert line_of(known) == (
         "entities 12 in 2 modules · consumers 3 · queued 7 · dead letters 1 · "
         "last minute: succeeded 40, failed 2, superseded 1, expired 0"
     )
-    unknown = fanout_line(FanoutNow(10_000, 2, 0, None, None, 0, 0, 0, 0))
+    unknown = line_of(FanoutNow(10_000, 2, 0, None, None, 0, 0, 0, 0))
     assert unknown.startswith("entities ≥10000 in 2 modules · consumers 0 · last minute")
-    assert "dead letters" not in fanout_line(FanoutNow(1, 1, 1, 0, 0, 0, 0, 0, 0))
+    assert "dead letters" not in line_of(FanoutNow(1, 1, 1, 0, 0, 0, 0, 0, 0))
 
 
 def test_a_minute_counts_what_was_added_within_it() -> None:

@@ -5,8 +5,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from tickwright.capabilities.operations.overview.views import PartnerNow, PollsNow
-from tickwright.cli.live.view import draw_polls, polls_line, spark
+from tickwright.capabilities.polling.overview import PartnerNow, PollsNow, draw_polls, line_of
+from tickwright.plugin.overview import spark
 
 PICTURE = PollsNow(
     trackers=20_000,
@@ -36,9 +36,9 @@ def test_the_largest_is_the_highest_bar_and_nothing_is_a_blank() -> None:
 
 def test_a_line_says_how_level_the_next_minute_is() -> None:
     """The most of one second stands beside the sum."""
-    assert "next minute 30 polls, at most 11/s" in polls_line(PICTURE)
-    assert "polled 28, late 1" in polls_line(PICTURE)
-    assert "fresh 99.85%, 1 of 40 accounts lag" in polls_line(PICTURE)
+    assert "next minute 30 polls, at most 11/s" in line_of(PICTURE)
+    assert "polled 28, late 1" in line_of(PICTURE)
+    assert "fresh 99.85%, 1 of 40 accounts lag" in line_of(PICTURE)
 
 
 def test_the_picture_sets_the_level_load_against_one_cron_and_each_partner_against_its_limit() -> None:

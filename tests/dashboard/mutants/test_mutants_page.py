@@ -12,7 +12,7 @@ from tickwright.api import app, auth, cookies, gate, sessions
 from tickwright.capabilities.jobs import rest as job_routes
 from tickwright.capabilities.jobs import rest as lane
 from tickwright.capabilities.operations.keys import ApiKeys
-from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.dashboard import page
 from tickwright.ports import views as user_data
 from tickwright.rest import problems

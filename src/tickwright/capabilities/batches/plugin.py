@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.batches.definitions.batches import Batches
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
+    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -152,6 +153,12 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.metrics import METRICS
 
         return METRICS
+
+    def overview(self) -> "OverviewPart":
+        """Return executions."""
+        from tickwright.capabilities.batches.overview import BatchesPart
+
+        return BatchesPart()
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
+    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -125,6 +126,7 @@ class FanoutPlugin(Plugin):
         from tickwright.capabilities.fanout.consumer.consumer import (
             ConsumerReporter,
             FanoutConsumer,
+            called,
             consumer_source,
         )
         from tickwright.capabilities.fanout.consumer.run_claims import (
@@ -157,12 +159,19 @@ class FanoutPlugin(Plugin):
         context.facts["modules"] = [module.name for module in modules.all()]
         context.run(queue, consumer, ConsumerReporter(consumer, queue, context.facts))
         context.count(consumer_source(consumer), queue.samples)
+        context.counters["fanout"] = lambda: called(consumer.counts)
 
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics of this capability."""
         from tickwright.capabilities.fanout.metrics import METRICS
 
         return METRICS
+
+    def overview(self) -> "OverviewPart":
+        """Return entities, consumers and the last minute."""
+        from tickwright.capabilities.fanout.overview import FanoutPart
+
+        return FanoutPart()
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""

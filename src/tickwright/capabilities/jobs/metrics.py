@@ -1,9 +1,13 @@
 """The metrics of jobs and their workers."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
-from tickwright.observe.metrics import LATENESS_BUCKETS_S, HistogramSample, MetricSpec, Sample, Source
+from tickwright.observe.metrics import LATENESS_BUCKETS_S, HistogramSample, MetricSpec, Sample, Source, busiest
+
+TYPES_BYTES_MAX = 20_000
 
 METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_job_attempts_total", "counter", ("task_type", "outcome"), "Attempts that ended here."),
@@ -98,3 +102,70 @@ def _type(name: str, counted: TypeCounters) -> list[Sample]:
             counts=counted.late_counts,
         ),
     ]
+
+
+class WorkerCounters:
+    """The counters of a worker for its heartbeat: of all jobs, and of the busiest task types as far as they fit.
+
+    All numbers only rise, except ``running`` and ``queued``, which are current, and ``slots``, the number of jobs that
+    the worker runs at once. ``late`` has a number per bucket of ``LATENESS_BUCKETS_S``, without zeros at the end. A
+    task type that is deleted, or set up again, restarts at zero; the totals do not.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._before: dict[str, tuple[list[int], float, dict[str, int]]] = {}
+        self._late: list[int] = []
+        self._late_s = 0.0
+        self._ended: Counter[str] = Counter()
+
+    def jobs(self) -> dict[str, Any]:
+        """Return the current numbers of all jobs."""
+        self._sum_up(self._worker.types())
+        runner = self._worker.runner
+        total = _counted(self._late, self._late_s, self._ended, runner.busy, runner.queued)
+        return {**total, "slots": runner.slots, "threads": runner.threads, "threads_busy": runner.threads_busy}
+
+    def types(self) -> dict[str, Any]:
+        """Return the current numbers of task types."""
+        found = {
+            name: {
+                **_counted(entry.late_counts, entry.late_sum_s, entry.counts, entry.held, 0),
+                **({} if entry.is_async else {"threads": entry.threads}),
+            }
+            for name, entry in list(self._worker.types().items())
+            if entry.counts or entry.held or entry.late_sum_s
+        }
+        return busiest(found, lambda counters: int(counters["starts"]), TYPES_BYTES_MAX)
+
+    def _sum_up(self, entries: Mapping[str, Any]) -> None:
+        before = {name: seen for name, seen in self._before.items() if name in entries}
+        for name, entry in entries.items():
+            late, late_s, counts = before.get(name, ([], 0.0, {}))
+            if sum(entry.late_counts) < sum(late) or sum(entry.counts.values()) < sum(counts.values()):
+                late, late_s, counts = [], 0.0, {}
+            new = (now - then for now, then in zip_longest(entry.late_counts, late, fillvalue=0))
+            self._late = [total + more for total, more in zip_longest(self._late, new, fillvalue=0)]
+            self._late_s += entry.late_sum_s - late_s
+            self._ended.update({outcome: count - counts.get(outcome, 0) for outcome, count in entry.counts.items()})
+            before[name] = (list(entry.late_counts), entry.late_sum_s, dict(entry.counts))
+        self._before = before
+
+
+def _counted(late: Sequence[int], late_s: float, ended: Mapping[str, int], running: int, queued: int) -> dict[str, Any]:
+    found = {
+        "starts": sum(late),
+        "late": _short(late),
+        "late_s": round(late_s, 3),
+        "ended": {outcome: count for outcome, count in ended.items() if count},
+        "running": running,
+    }
+    return {**found, "queued": queued} if queued else found
+
+
+def _short(late: Iterable[int]) -> list[int]:
+    """Remove the zeros at the end."""
+    kept = list(late)
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept

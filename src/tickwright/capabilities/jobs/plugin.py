@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
+    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -100,7 +101,7 @@ class JobsPlugin(Plugin):
         if WORKER not in context.roles:
             return
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
-        from tickwright.capabilities.jobs.metrics import worker_source
+        from tickwright.capabilities.jobs.metrics import WorkerCounters, worker_source
         from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
         from tickwright.engine.session import WorkerSession
 
@@ -113,12 +114,20 @@ class JobsPlugin(Plugin):
         context.facts["threads_stuck"] = lambda: worker.runner.threads_stuck
         context.run(context.ports.put(JobWorker, worker))
         context.count(worker_source(worker))
+        counters = WorkerCounters(worker)
+        context.counters |= {"jobs": counters.jobs, "types": counters.types}
 
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics of this capability."""
         from tickwright.capabilities.jobs.metrics import METRICS
 
         return METRICS
+
+    def overview(self) -> "OverviewPart":
+        """Return the backlog, its rates and the dead letters."""
+        from tickwright.capabilities.jobs.overview import JobsPart
+
+        return JobsPart()
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""
@@ -127,11 +136,12 @@ class JobsPlugin(Plugin):
         return RULES
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
-        """Return the routes of jobs, task types and dead letters."""
+        """Return the routes of jobs, task types, their figures and dead letters."""
         from tickwright.capabilities.jobs.admin.service import JobService
+        from tickwright.capabilities.jobs.figures import TypesNow, figure_routes
         from tickwright.capabilities.jobs.rest import job_routes
 
-        return (job_routes(context.ports.get(JobService), gate),)
+        return job_routes(context.ports.get(JobService), gate), figure_routes(TypesNow(context.pool), gate)
 
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:
         """Return the route that schedules one job."""
@@ -142,9 +152,10 @@ class JobsPlugin(Plugin):
 
     def schemas(self) -> Sequence[Any]:
         """Return the structs of the routes."""
+        from tickwright.capabilities.jobs.figures import TypeFiguresView
         from tickwright.capabilities.jobs.rest import STRUCTS
 
-        return STRUCTS
+        return (*STRUCTS, TypeFiguresView)
 
 
 PLUGIN = JobsPlugin()

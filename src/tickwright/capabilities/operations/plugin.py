@@ -14,6 +14,7 @@ from tickwright.ports.broker import Brokers, TargetCheck
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.plugin.overview import OverviewPart
     from tickwright.rest.gate import Gate
 
 
@@ -39,13 +40,14 @@ class OperationsPlugin(Plugin):
         """Offer the services for callers."""
         from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
         from tickwright.capabilities.operations.listings import Operations
-        from tickwright.capabilities.operations.overview.snapshot import Snapshots
+        from tickwright.capabilities.operations.snapshots import Snapshots
+        from tickwright.plugin.overview import OverviewParts
 
         pool, ports = context.pool, context.ports
 
         def overview() -> Snapshots:
             limit = context.settings.part(OperationsSettings).streams_per_key
-            snapshots = Snapshots(pool, version=__version__, streams_per_key=limit)
+            snapshots = Snapshots(pool, ports.get(OverviewParts), version=__version__, streams_per_key=limit)
             ports.on_close(snapshots.stop)
             return snapshots
 
@@ -56,7 +58,7 @@ class OperationsPlugin(Plugin):
     async def start(self, context: Context) -> None:
         """Add alerting to every process; the outbox relay, retention and the overview to their roles."""
         from tickwright.capabilities.operations.alerts.alerting import Alerting
-        from tickwright.capabilities.operations.overview.snapshot import Snapshots
+        from tickwright.capabilities.operations.snapshots import Snapshots
         from tickwright.engine.leases import Leases, leases_source
 
         ports = context.ports
@@ -77,6 +79,9 @@ class OperationsPlugin(Plugin):
             relay = OutboxRelay(leases, ports.get(Brokers), direct_url=context.direct_url, terms=leases.terms)
             context.run(relay)
             context.count(relay_source(relay), leases_source([relay]))
+            context.counters["relay"] = lambda: {
+                name: getattr(relay.counters, name) for name in ("published", "retried", "dead")
+            }
         if "api" in context.roles and context.callers is not None:  # on the pool of the loops, for the requests of all
             context.run(context.callers.ports.put(Snapshots, ports.get(Snapshots)))
 
@@ -85,6 +90,12 @@ class OperationsPlugin(Plugin):
         from tickwright.capabilities.operations.metrics import METRICS
 
         return METRICS
+
+    def overview(self) -> "OverviewPart":
+        """Return sessions, leases, the outbox and alerts."""
+        from tickwright.capabilities.operations.overview import OperationsPart
+
+        return OperationsPart()
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""
@@ -96,20 +107,17 @@ class OperationsPlugin(Plugin):
         """Return the routes of operators."""
         from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
         from tickwright.capabilities.operations.listings import Operations
-        from tickwright.capabilities.operations.overview.snapshot import Snapshots
-        from tickwright.capabilities.operations.overview.type_figures import TypesNow
         from tickwright.capabilities.operations.rest.alert_routes import receiver_routes
-        from tickwright.capabilities.operations.rest.figure_routes import figure_routes
         from tickwright.capabilities.operations.rest.machinery_routes import desk_routes
         from tickwright.capabilities.operations.rest.overview_routes import overview_routes
         from tickwright.capabilities.operations.rest.routes import key_routes, operation_routes
+        from tickwright.capabilities.operations.snapshots import Snapshots
         from tickwright.engine.leases import LeasePurposes
 
         operations = context.ports.get(Operations)
         return (
             operation_routes(operations, gate),
             overview_routes(context.ports.get(Snapshots), gate),
-            figure_routes(TypesNow(context.pool), gate),
             desk_routes(context.pool, context.ports.get(LeasePurposes), gate),
             receiver_routes(context.ports.get(AlertReceivers), gate),
             key_routes(operations.keys, gate),
@@ -117,16 +125,9 @@ class OperationsPlugin(Plugin):
 
     def schemas(self) -> Sequence[Any]:
         """Return the structs of the routes."""
-        from tickwright.capabilities.operations.rest import (
-            alert_routes,
-            figure_routes,
-            machinery_routes,
-            overview_routes,
-            routes,
-        )
+        from tickwright.capabilities.operations.rest import alert_routes, machinery_routes, routes
 
-        found = (routes, alert_routes, machinery_routes, figure_routes, overview_routes)
-        return [one for module in found for one in module.STRUCTS]
+        return [*routes.STRUCTS, *alert_routes.STRUCTS, *machinery_routes.STRUCTS]
 
 
 PLUGIN = OperationsPlugin()

@@ -13,9 +13,12 @@ from tickwright.ports.transports import PollTransport
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.capabilities.polling.consumer.consumer import PollConsumer
+    from tickwright.capabilities.polling.relay.relay import PollRelay
     from tickwright.engine.leases import Leases
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
+    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -92,20 +95,21 @@ class PollingPlugin(Plugin):
 
         topic, leases = context.ports.get(PollTransport), context.ports.get(Leases)
         await context.pool.execute(SQL["set_events_destination"], topic.events)
-        if "relay" in context.roles:
-            self._add_relays(context, leases, topic)
+        relays = self._add_relays(context, leases, topic) if "relay" in context.roles else []
         if "scheduler" in context.roles:
             self._add_loops(context, leases, topic)
-        if CONSUMER in context.roles:
-            await self._add_consumer(context, topic)
+        consumer = await self._add_consumer(context, topic) if CONSUMER in context.roles else None
+        if relays or consumer is not None:
+            context.counters["polls"] = lambda: _counted(relays, consumer)
 
-    def _add_relays(self, context: Context, leases: "Leases", topic: PollTransport) -> None:
+    def _add_relays(self, context: Context, leases: "Leases", topic: PollTransport) -> "list[PollRelay]":
         from tickwright.capabilities.polling.relay.relay import PollRelay, relays_source
 
         shards = range(context.settings.part(PollingSettings).relay_shards)
         relays = [PollRelay(leases, topic.log(), topic=topic.topic, shard=shard) for shard in shards]
         context.run_leased(*relays)
         context.count(relays_source(relays))
+        return relays
 
     def _add_loops(self, context: Context, leases: "Leases", topic: PollTransport) -> None:
         from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
@@ -121,7 +125,7 @@ class PollingPlugin(Plugin):
         }
         context.run_leased(*(LeasedRounds(name, leases, work, terms=TERMS) for name, work in rounds.items()))
 
-    async def _add_consumer(self, context: Context, topic: PollTransport) -> None:
+    async def _add_consumer(self, context: Context, topic: PollTransport) -> "PollConsumer":
         from tickwright.capabilities.polling.consumer.consumer import PollConsumer, consumer_source
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
         from tickwright.capabilities.polling.consumer.http_courier import Couriers
@@ -150,12 +154,19 @@ class PollingPlugin(Plugin):
             context.run(log)
         context.run(consumer)
         context.count(consumer_source(consumer), *([log.samples] if log is not None else ()))
+        return consumer
 
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics of this capability."""
         from tickwright.capabilities.polling.metrics import METRICS
 
         return METRICS
+
+    def overview(self) -> "OverviewPart":
+        """Return trackers, polls, freshness and partners."""
+        from tickwright.capabilities.polling.overview import PollingPart
+
+        return PollingPart()
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""
@@ -179,6 +190,17 @@ class PollingPlugin(Plugin):
         from tickwright.capabilities.polling.rest import STRUCTS
 
         return STRUCTS
+
+
+def _counted(relays: "Sequence[PollRelay]", consumer: "PollConsumer | None") -> dict[str, int]:
+    """Return the counters for the heartbeat."""
+    writer = None if consumer is None else consumer.writer
+    return {
+        "published": sum(relay.counters.published for relay in relays),
+        "answered": writer.polled if writer else 0,
+        "late": writer.late if writer else 0,
+        "superseded": writer.superseded if writer else 0,
+    }
 
 
 PLUGIN = PollingPlugin()

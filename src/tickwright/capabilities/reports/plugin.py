@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.reports.requests.store import Routes
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
+    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -146,6 +147,12 @@ class ReportsPlugin(Plugin):
         from tickwright.capabilities.reports.metrics import METRICS
 
         return METRICS
+
+    def overview(self) -> "OverviewPart":
+        """Return the reports by status."""
+        from tickwright.capabilities.reports.overview import ReportsPart
+
+        return ReportsPart()
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this capability."""

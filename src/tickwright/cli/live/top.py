@@ -7,17 +7,17 @@ import termios
 import tty
 from typing import Any, Self
 
-import msgspec
 from rich.live import Live
 from rich.text import Text
 
-from tickwright.capabilities.operations.overview.views import OverviewView
 from tickwright.cli.kit.gateway import Gateway, open_gateway
 from tickwright.cli.kit.output import console, show_json
 from tickwright.cli.live.view import draw, lines
 from tickwright.domain.errors import Unavailable
+from tickwright.plugin.overview import OverviewParts
 from tickwright.plugin.settings import Settings
 from tickwright.ports.ids import monotonic
+from tickwright.process.installation import overview_parts
 from tickwright.store.dsn import shown_url
 
 KNOWN_WITHIN_S = 5.0
@@ -30,17 +30,17 @@ def run_top(settings: Settings, *, every_s: float, once: bool, as_json: bool) ->
 
 
 async def _run(settings: Settings, every_s: float, *, once: bool, as_json: bool) -> None:
-    out = console()
+    out, parts = console(), overview_parts()
     async with open_gateway(settings) as gateway:
         if as_json:
             show_json(await _known(gateway))
         elif not out.is_terminal:
-            out.print("\n".join(lines(_read(await _known(gateway)))), markup=False)
+            out.print("\n".join(lines(parts.read(await _known(gateway)), parts)), markup=False)
         elif once:
-            out.print(draw(_read(await _known(gateway)), _title(settings)))
+            out.print(draw(parts.read(await _known(gateway)), parts, _title(settings)))
         else:
             with Live(console=out, screen=True, auto_refresh=False) as live, _Keys() as keys:
-                await _watch(gateway, live, keys, _title(settings), every_s)
+                await _watch(gateway, parts, live, keys, title=_title(settings), every_s=every_s)
 
 
 async def _known(gateway: Gateway) -> Any:
@@ -58,11 +58,13 @@ async def _known(gateway: Gateway) -> Any:
         await asyncio.sleep(AGAIN_S)
 
 
-async def _watch(gateway: Gateway, live: Live, keys: "_Keys", title: str, every_s: float) -> None:
+async def _watch(
+    gateway: Gateway, parts: OverviewParts, live: Live, keys: "_Keys", *, title: str, every_s: float
+) -> None:
     while not keys.ended.is_set():
         if not keys.is_held:
             try:
-                live.update(draw(_read(await gateway.ask("GET", "/overview")), title), refresh=True)
+                live.update(draw(parts.read(await gateway.ask("GET", "/overview")), parts, title), refresh=True)
             except Unavailable as error:
                 live.update(Text(f"{title}\n\n{error.message}", style="red"), refresh=True)
         await keys.rest(every_s)
@@ -105,10 +107,6 @@ class _Keys:
                 await self._pressed.wait()
         except TimeoutError:
             return
-
-
-def _read(found: Any) -> OverviewView:
-    return msgspec.convert(found, OverviewView)
 
 
 def _title(settings: Settings) -> str:

@@ -24,7 +24,7 @@ from tickwright.app import Tickwright
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.operations.listings import Operations
-from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.cli.kit.output import console
 from tickwright.cli.live.view import draw, lines
 from tickwright.demo.cast import CALLBACK_TYPE, add_handlers, keep_scheduling
@@ -42,6 +42,7 @@ from tickwright.demo.loans import Loans
 from tickwright.demo.trackers import register_trackers
 from tickwright.demo.withdrawals import keep_asking, open_databases
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.plugin.overview import OverviewParts
 from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.database import translated
@@ -254,22 +255,22 @@ class _Up:
         await self._watch(node)
 
     async def _watch(self, node: Node) -> None:
-        overview = node.installation.of(Snapshots)
+        overview, parts = node.installation.of(Snapshots), node.installation.of(OverviewParts)
         if not self._out.is_terminal:
             while True:
                 await asyncio.sleep(LINE_EVERY_S)
                 with suppress(Unavailable):  # the next query can succeed
-                    for line in lines(await overview.latest()):
+                    for line in lines(await overview.latest(), parts):
                         self._say(line)
                 if self._hub:
                     self._say(hub_line(await look_at_hub(node.installation.pool)))
         with Live(console=self._out, auto_refresh=False) as live:
             while True:
                 with suppress(Unavailable):
-                    parts = [draw(await overview.latest(), f"\n{node.supervisor.phase}")]
+                    drawn = [draw(await overview.latest(), parts, f"\n{node.supervisor.phase}")]
                     if self._hub:
-                        parts += [Text(), draw_hub(await look_at_hub(node.installation.pool))]
-                    live.update(Group(*parts), refresh=True)
+                        drawn += [Text(), draw_hub(await look_at_hub(node.installation.pool))]
+                    live.update(Group(*drawn), refresh=True)
                 await asyncio.sleep(VIEW_EVERY_S)
 
     def _say(self, text: str) -> None:

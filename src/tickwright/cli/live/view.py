@@ -7,166 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tickwright.capabilities.operations.overview.reads import COUNT_MAX
-from tickwright.capabilities.operations.overview.views import (
-    ExecutionNow,
-    FanoutNow,
-    JobsNow,
-    LatenessNow,
-    LatestJob,
-    OverviewView,
-    PollsNow,
-    ReportsNow,
-)
-
-_BARS = "▁▂▃▄▅▆▇█"
-
-
-def spark(values: Sequence[float | None]) -> str:
-    """Return a bar per value, scaled to the largest; zero and unknown values are blank."""
-    top = max((value or 0 for value in values), default=0)
-    return "".join(_bar(value or 0, top) for value in values)
-
-
-def _bar(value: float, top: float) -> str:
-    if value <= 0:
-        return " "
-    return _BARS[min(len(_BARS) - 1, max(0, -int(-value * len(_BARS) // top) - 1))]
-
-
-_STATES = {"called": "green", "breaker open": "red", "paused": "yellow"}
-
-
-def polls_line(picture: PollsNow) -> str:
-    """Return the polls in one line."""
-    polled, late = (sum(getattr(one, name) for one in picture.partners) for name in ("polled", "late"))
-    return (
-        f"trackers ≈{picture.trackers} · next minute {sum(picture.ahead)} polls, at most {max(picture.ahead)}/s · "
-        f"last ten minutes: polled {polled}, late {late} · {_fresh(picture)}"
-    )
-
-
-def _fresh(picture: PollsNow) -> str:
-    if picture.fresh_ratio is None:
-        return "fresh: no poll is judged yet"
-    return f"fresh {picture.fresh_ratio:.2%}, {picture.lagging_accounts} of {picture.judged_accounts} accounts lag"
-
-
-def draw_polls(picture: PollsNow) -> RenderableType:
-    """Return the polls for a terminal: the next sixty seconds as bars, one cron for comparison, a line per partner."""
-    load_ = Text.assemble(
-        ("next minute  ", "dim"),
-        (spark(picture.ahead), "cyan"),
-        f"  {sum(picture.ahead)} polls, at most {max(picture.ahead)}/s",
-        ("   (one cron: all ", "dim"),
-        (str(picture.trackers), "red"),
-        (" in its first second)", "dim"),
-    )
-    fresh = Text.assemble(
-        ("accounts     ", "dim"), _fresh(picture), ("   highest lag ", "dim"), ", ".join(picture.worst_accounts)
-    )
-    partners = Table(box=None, header_style="dim", pad_edge=False)
-    for column in ("partner", "now", "polls/s", "allowed", "selected/10 min", "polled", "late", "superseded"):
-        partners.add_column(column, no_wrap=True, justify="left" if column in {"partner", "now"} else "right")
-    for one in picture.partners:
-        shown = ("polls_per_s", "allowed", "selected", "polled", "late", "superseded")
-        numbers = (escape(str(getattr(one, name))) for name in shown)
-        partners.add_row(escape(one.name), Text(one.state, style=_STATES.get(one.state, "magenta")), *numbers)
-    return Group(load_, fresh, Text(), partners)
-
-
-def fanout_line(picture: FanoutNow) -> str:
-    """Return the fan-out in one line."""
-    at_least = "≥" if picture.entities >= COUNT_MAX else ""
-    parts = [f"entities {at_least}{picture.entities} in {picture.modules} modules", f"consumers {picture.consumers}"]
-    if picture.queued is not None:
-        parts.append(f"queued {picture.queued}")
-    if picture.dead_letters:
-        parts.append(f"dead letters {picture.dead_letters}")
-    if picture.called_per_s is not None:
-        parts.append(f"{picture.called_per_s:.1f} calls/s")
-    parts.append(
-        f"last minute: succeeded {picture.succeeded}, failed {picture.failed}, "
-        f"superseded {picture.superseded}, expired {picture.expired}"
-    )
-    return " · ".join(parts)
-
-
-def reports_line(picture: ReportsNow) -> str:
-    """Return the reports in one line."""
-    open_now = picture.waiting + picture.running
-    still = "≥" if open_now >= COUNT_MAX else ""  # counted together, like those of the last hour
-    over = "≥" if picture.finished + picture.failed >= COUNT_MAX else ""
-    where = f"pending {still}{picture.pending}, querying {still}{picture.querying}, merging {still}{picture.merging}"
-    parts = [
-        f"reports {still}{open_now}: {where}",
-        f"last hour: finished {over}{picture.finished}, failed {over}{picture.failed}",
-    ]
-    if picture.last is not None:
-        last = picture.last
-        parts.append(f"last file: {last.type} {last.id}, {last.rows} rows, {_size(last.bytes)} in {_took(last.took_s)}")
-        parts.append(last.address)
-    return " · ".join(parts)
-
-
-def _took(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def _size(size_bytes: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} GiB"
-
-
-ERROR_CHARS = 120
-
-
-def execution_lines(pictures: Sequence[ExecutionNow]) -> list[str]:
-    """Return a line per execution."""
-    return [_line(one) for one in pictures]
-
-
-def _line(one: ExecutionNow) -> str:
-    parts = [f"batch {one.name} {one.id}: {one.status}{', paused' if one.paused else ''}"]
-    if one.took_s is not None:
-        parts[0] += f" in {one.took_s:.1f} s" if one.status != "IN_PROGRESS" else f" for {one.took_s:.1f} s"
-    if one.chunks:
-        parts.append(f"chunks {one.chunks_done}/{one.chunks}, seen {one.seen}/{one.members}, selected {one.selected}")
-    if one.actions:
-        parts.append(f"released {one.released}/{one.actions}")
-    if one.error_message:
-        parts.append(" ".join(one.error_message.split())[:ERROR_CHARS])
-    return " · ".join(parts)
-
-
-def other_lines(view: OverviewView) -> list[str]:
-    """Return a line per capability, for a log or a pipe."""
-    lines = [polls_line(view.polls)] if _polls(view) else []
-    return lines + _plain_lines(view)
-
-
-def other_pictures(view: OverviewView) -> list[RenderableType]:
-    """Return the capabilities for a terminal, an empty line before each kind."""
-    parts: list[RenderableType] = [Text(), draw_polls(view.polls)] if _polls(view) else []
-    if lines := _plain_lines(view):
-        parts += [Text(), *(Text(line) for line in lines)]
-    return parts
-
-
-def _polls(view: OverviewView) -> bool:
-    return bool(view.polls.trackers or view.polls.unplaced)
-
-
-def _plain_lines(view: OverviewView) -> list[str]:
-    fanout, reports = view.fanout, view.reports
-    lines = [fanout_line(fanout)] if fanout.entities or fanout.consumers else []
-    if reports.waiting or reports.running or reports.finished or reports.failed or reports.last is not None:
-        lines.append(reports_line(reports))
-    return lines + execution_lines(view.executions.latest)
-
+from tickwright.capabilities.jobs.overview import JobsNow, LatenessNow, LatestJob
+from tickwright.plugin.overview import OverviewBase, OverviewParts, spark
 
 _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "processing": "cyan"}
 _SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
@@ -180,7 +22,7 @@ BARS = 60
 LATENESS_MAX_S = 3600.0
 
 
-def lines(view: OverviewView) -> list[str]:
+def lines(view: OverviewBase, parts: OverviewParts) -> list[str]:
     """Return the overview in a few lines, for a log or a pipe."""
     jobs = view.jobs
     first = (
@@ -188,10 +30,10 @@ def lines(view: OverviewView) -> list[str]:
         f"started {_rate(jobs.started_per_s)} · {_ends_line(jobs)} · late: {_late_text(jobs.lateness)} · "
         f"caught up: {_caught_up(jobs)} · alerts {_alerts_words(view)} · workers {view.workers.alive}"
     )
-    return [first, *other_lines(view)]
+    return [first, *(line for part in parts for line in part.lines(view))]
 
 
-def draw(view: OverviewView, title: str) -> RenderableType:
+def draw(view: OverviewBase, parts: OverviewParts, title: str) -> RenderableType:
     """Return the overview for a terminal."""
     head = Text(title, style="bold")
     if view.stale_since is not None:
@@ -206,11 +48,11 @@ def draw(view: OverviewView, title: str) -> RenderableType:
         _standing(view),
         Text(),
         _latest(view.jobs.latest),
-        *other_pictures(view),
+        *(item for part in parts if (drawn := part.draw(view)) for item in (Text(), *drawn)),
     )
 
 
-def _numbers(view: OverviewView) -> RenderableType:
+def _numbers(view: OverviewBase) -> RenderableType:
     jobs, grid = view.jobs, Table.grid(padding=(0, 3))
     words = ("due", "oldest", "waiting", "running", "started", "completed", "failed", "late p50, p99", "caught up in")
     grid.add_row(*(Text(word, style="dim") for word in words))
@@ -229,7 +71,7 @@ def _numbers(view: OverviewView) -> RenderableType:
     return grid
 
 
-def _course(view: OverviewView) -> RenderableType:
+def _course(view: OverviewBase) -> RenderableType:
     """Return the history: a bar per point of the series, newest at the right."""
     series, grid = view.series, Table.grid(padding=(0, 1))
     if series is None:
@@ -246,7 +88,7 @@ def _course(view: OverviewView) -> RenderableType:
     return grid
 
 
-def _standing(view: OverviewView) -> RenderableType:
+def _standing(view: OverviewBase) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     workers, leases, outbox, dead = view.workers, view.leases, view.outbox, view.dead_letters
     roles = ", ".join(f"{role} {count}" for role, count in workers.by_role.items())
@@ -271,7 +113,7 @@ def _standing(view: OverviewView) -> RenderableType:
     return grid
 
 
-def _alerts_text(view: OverviewView) -> Text:
+def _alerts_text(view: OverviewBase) -> Text:
     text = Text(_alerts_words(view))
     for alert in view.alerts.newest[:2]:
         text.append(f"   {alert.summary}", style=_SEVERITIES[alert.severity])
@@ -279,7 +121,7 @@ def _alerts_text(view: OverviewView) -> Text:
     return text
 
 
-def _alerts_words(view: OverviewView) -> str:
+def _alerts_words(view: OverviewBase) -> str:
     alerts = view.alerts
     found = ((alerts.critical, "critical"), (alerts.warning, "warning"), (alerts.info, "info"))
     return ", ".join(f"{count} {word}" for count, word in found if count) or "none"
@@ -309,15 +151,15 @@ def _ends_line(jobs: JobsNow) -> str:
     return f"completed {_rate(ends.completed)}, failed {_rate(ends.failed)}"
 
 
-def _stale(view: OverviewView) -> str:
+def _stale(view: OverviewBase) -> str:
     return "" if view.stale_since is None else f"STALE since {view.stale_since:%H:%M:%SZ} ({view.stale_why}) · "
 
 
-def _jobs(view: OverviewView, count: int) -> str:
+def _jobs(view: OverviewBase, count: int) -> str:
     return f"≥{count}" if view.jobs.partial else _count(view, count)
 
 
-def _count(view: OverviewView, count: int) -> str:
+def _count(view: OverviewBase, count: int) -> str:
     return f"≥{count}" if count >= view.jobs.capped_at else str(count)
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from kit.alerts import RULES
 from kit.fix_plans import Planner
+from tickwright.capabilities.batches.overview import SQL as OVERVIEW
 from tickwright.capabilities.batches.retention import SQL as UPKEEP
-from tickwright.capabilities.operations.overview.reads import COUNT_MAX
-from tickwright.capabilities.operations.overview.reads import SQL as OVERVIEW
+from tickwright.plugin.overview import COUNT_MAX
 
 FILL = """
 INSERT INTO tickwright.batches (name, kind, type, definition)
@@ -32,7 +32,7 @@ def crowded(module_url: str) -> Iterator[Planner]:
     for rule in RULES:
         if rule.name.startswith("execution_"):
             planner.prepare(rule.name, rule.sql)
-    planner.prepare("overview", OVERVIEW["executions"])
+    planner.prepare("overview", OVERVIEW["overview"])
     for name in ("old", "give_up"):
         planner.prepare(name, UPKEEP[name])
     planner.run(FILL)

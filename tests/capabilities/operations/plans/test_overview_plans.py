@@ -6,7 +6,14 @@ from datetime import UTC, datetime
 import pytest
 
 from kit.fix_plans import Planner
-from tickwright.capabilities.operations.overview.reads import ACCOUNTS_SHOWN, COUNT_MAX, LATEST_JOBS, SESSIONS_MAX, SQL
+from tickwright.capabilities.fanout.overview import SQL as FANOUT
+from tickwright.capabilities.jobs.overview import LATEST_JOBS
+from tickwright.capabilities.jobs.overview import SQL as JOBS
+from tickwright.capabilities.operations.overview import SESSIONS_MAX
+from tickwright.capabilities.operations.overview import SQL as OPERATIONS
+from tickwright.capabilities.polling.overview import ACCOUNTS_SHOWN
+from tickwright.capabilities.polling.overview import SQL as POLLING
+from tickwright.plugin.overview import COUNT_MAX
 
 PARTNERS, TYPES = 20, 10
 FILL = f"""
@@ -49,8 +56,9 @@ AFTER = datetime(2026, 1, 1, tzinfo=UTC)
 def crowded(module_url: str) -> Iterator[Planner]:
     """A full house, read as a process reads it."""
     planner = Planner(module_url)
-    for name in SQL:
-        planner.prepare(name, SQL[name])
+    for room, queries in {"jobs": JOBS, "polling": POLLING, "fanout": FANOUT, "operations": OPERATIONS}.items():
+        for name, sql in queries.items():
+            planner.prepare(f"{room}_{name}", sql)
     planner.run(FILL)
     planner.run("VACUUM ANALYZE")
     yield planner
@@ -60,10 +68,15 @@ def crowded(module_url: str) -> Iterator[Planner]:
 @pytest.mark.parametrize(("due_max", "waiting_max"), [(COUNT_MAX, COUNT_MAX), (0, COUNT_MAX), (0, 0)])
 def test_a_moment_counts_up_to_its_bounds(crowded: Planner, due_max: int, waiting_max: int) -> None:
     """A bounded range a lane, the head of each, and what a count of nothing costs: nothing."""
-    plan = crowded.explain("now", due_max, AFTER, SESSIONS_MAX, [1], LATEST_JOBS, waiting_max, [1])
+    plan = crowded.explain("jobs_now", due_max, waiting_max, LATEST_JOBS)
     indexes = plan.scans_of("scheduled_tasks")  # those of the days among them, for the youngest jobs
     assert {name for name in indexes if not name.endswith("_pkey")} == {"scheduled_tasks_due"}, plan.text
     assert plan.rows_of("scheduled_tasks") <= due_max + waiting_max + 4 * TYPES + LATEST_JOBS + 10, plan.text
+
+
+def test_sessions_and_keys_are_probes(crowded: Planner) -> None:
+    """A row per session of a day, and an index for each key and each signed-in browser."""
+    plan = crowded.explain("operations_now", AFTER, SESSIONS_MAX, [1], [1])
     assert plan.scans_of("workers") <= {"workers_pkey", "seq"}, plan.text  # a row per session of a day
     assert plan.scans_of("api_keys") <= {"api_keys_pkey"}, plan.text
     assert "seq" not in plan.scans_of("sessions"), plan.text
@@ -71,29 +84,31 @@ def test_a_moment_counts_up_to_its_bounds(crowded: Planner, due_max: int, waitin
 
 def test_gauges_by_type_are_a_bounded_range_a_lane(crowded: Planner) -> None:
     """What is due and what comes of ten types, ten thousand of each at most."""
-    plan = crowded.explain("job_gauges", 500)
+    plan = crowded.explain("jobs_gauges", 500)
     assert plan.scans_of("scheduled_tasks") == {"scheduled_tasks_due"}, plan.text
     assert plan.rows_of("scheduled_tasks") <= 3 * 500 * TYPES + 2 * TYPES + 10, plan.text
 
 
 def test_what_stands_is_counted_up_to_the_bound(crowded: Planner) -> None:
     """Half of the outbox is enough; leases are few."""
-    plan = crowded.explain("standing", COUNT_MAX)
+    plan = crowded.explain("operations_standing", COUNT_MAX)
     assert plan.rows_of("outbox") <= COUNT_MAX, plan.text
+    assert plan.blocks < 500, plan.text
+    plan = crowded.explain("jobs_dead_letters", COUNT_MAX)
     assert plan.scans_of("scheduled_tasks_dead") <= {"scheduled_tasks_dead_pkey", "scheduled_tasks_dead_at"}, plan.text
     assert plan.blocks < 500, plan.text
 
 
 def test_firing_alerts_are_found_among_those_that_are_over(crowded: Planner) -> None:
     """Twenty of twenty thousand, and the newest five."""
-    plan = crowded.explain("alerts")
+    plan = crowded.explain("operations_alerts")
     assert plan.scans_of("alerts") <= {"alerts_firing", "alerts_pkey"}, plan.text
     assert plan.rows_of("alerts") <= 20 + 20_000 / 4 + 10, plan.text
 
 
 def test_polls_are_a_range_a_shard_and_a_probe_a_partner(crowded: Planner) -> None:
     """A minute of what is to be released, whatever was not; the head of each partner's queue."""
-    plan = crowded.explain("polls", COUNT_MAX)
+    plan = crowded.explain("polling_polls", COUNT_MAX)
     assert plan.scans_of("scheduler_outbox") == {"scheduler_outbox_waiting"}, plan.text
     assert plan.rows_of("scheduler_outbox") <= 62 + 10, plan.text
     assert plan.scans_of("poll_queue") == {"poll_queue_waiting"}, plan.text
@@ -103,19 +118,19 @@ def test_polls_are_a_range_a_shard_and_a_probe_a_partner(crowded: Planner) -> No
 
 def test_partners_are_asked_for_ten_minutes_of_the_ledger(crowded: Planner) -> None:
     """Of a day of turns."""
-    plan = crowded.explain("partners")
+    plan = crowded.explain("polling_partners")
     assert plan.scans_of("poll_slices") == {"poll_slices_pkey"}, plan.text
     assert plan.rows_of("poll_slices") <= 12 * PARTNERS, plan.text
 
 
 def test_fan_out_counts_entities_up_to_the_bound(crowded: Planner) -> None:
     """And walks from one list of modules to the next that differs."""
-    plan = crowded.explain("fanout", COUNT_MAX)
+    plan = crowded.explain("fanout_overview", COUNT_MAX)
     assert plan.scans_of("entities") == {"entities_polled"}, plan.text
     assert plan.rows_of("entities") <= COUNT_MAX + 5, plan.text
 
 
 def test_what_is_small_is_read_whole_and_cheaply(crowded: Planner) -> None:
     """A row an account, a row a partition."""
-    assert crowded.explain("freshness", ACCOUNTS_SHOWN).blocks < 100
-    assert crowded.explain("poll_lags").blocks < 100
+    assert crowded.explain("polling_freshness", ACCOUNTS_SHOWN).blocks < 100
+    assert crowded.explain("polling_poll_lags").blocks < 100

@@ -4,35 +4,47 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+from tickwright.capabilities.fanout.consumer.consumer import called
+from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.overview import JobCounters, Trend, caught_up, finished, lateness, quantile
 from tickwright.capabilities.jobs.worker.type_state import TypeState
-from tickwright.capabilities.operations.overview.rates import CountersSaid, JobsSaid, Rates, caught_up, quantile
-from tickwright.observe.metrics import LATENESS_BUCKETS_S, Sample
-from tickwright.process.counters import Counters
+from tickwright.capabilities.polling.plugin import _counted
+from tickwright.observe.metrics import LATENESS_BUCKETS_S
+from tickwright.partners.contract import counted_calls
+from tickwright.plugin.overview import COUNT_MAX, Rates
 
-CAP = 10_000
 
-
-def said(started: int, *, completed: int = 0, late: list[int] | None = None, running: int = 0) -> CountersSaid:
+def said(started: int, *, completed: int = 0, late: list[int] | None = None, running: int = 0) -> JobCounters:
     """Return what a worker says."""
-    return CountersSaid(JobsSaid(started, late or [], {"completed": completed}, running))
+    return JobCounters(started, late or [], {"completed": completed}, running)
+
+
+def own(counters: JobCounters) -> JobCounters:
+    """Return the counters of jobs."""
+    return counters
+
+
+def starts(counters: JobCounters) -> int:
+    """Return the number of starts."""
+    return counters.starts
 
 
 def test_a_rate_is_the_difference_of_two_heartbeats_and_the_sum_of_all_who_live() -> None:
     """Ten a second here, twenty there; who comes new is not counted until it was heard twice."""
     rates = Rates()
     rates.take(100.0, {1: (100.0, said(50)), 2: (99.0, said(0))})
-    assert rates.per_s("started") is None
+    assert rates.per_s(starts) is None
     rates.take(103.0, {1: (103.0, said(80)), 2: (102.0, said(60)), 3: (103.0, said(5_000))})
-    assert rates.per_s("started") == 30.0
+    assert rates.per_s(starts) == 30.0
 
 
 def test_nobody_who_lives_means_nothing_happens() -> None:
     """Zero, not unknown: there is nobody whose second heartbeat would tell."""
     rates = Rates()
-    assert rates.per_s("started") == 0
-    assert rates.finished() is not None
-    assert rates.lateness() is None
+    assert rates.per_s(starts) == 0
+    assert finished(rates, own) is not None
+    assert lateness(rates, own) is None
 
 
 def test_who_is_gone_counts_no_more_and_who_is_silent_less_and_less() -> None:
@@ -40,11 +52,11 @@ def test_who_is_gone_counts_no_more_and_who_is_silent_less_and_less() -> None:
     rates = Rates()
     rates.take(100.0, {1: (100.0, said(0))})
     rates.take(103.0, {1: (103.0, said(30))})
-    assert rates.per_s("started") == 10.0
+    assert rates.per_s(starts) == 10.0
     rates.take(110.0, {1: (103.0, None)})
-    assert rates.per_s("started") == 5.0
+    assert rates.per_s(starts) == 5.0
     rates.take(111.0, {})
-    assert rates.per_s("started") == 0
+    assert rates.per_s(starts) == 0
 
 
 def test_a_gap_in_which_nobody_looked_is_measured_anew() -> None:
@@ -52,16 +64,16 @@ def test_a_gap_in_which_nobody_looked_is_measured_anew() -> None:
     rates = Rates()
     rates.take(100.0, {1: (100.0, said(0))})
     rates.take(150.0, {1: (150.0, said(5_000))})
-    assert rates.per_s("started") is None
+    assert rates.per_s(starts) is None
 
 
 def test_outcomes_have_the_words_of_the_overview() -> None:
     """What was cancelled or expired is cancelled; what was given back in any way costs no attempt."""
     rates = Rates()
-    rates.take(100.0, {1: (100.0, CountersSaid(JobsSaid()))})
+    rates.take(100.0, {1: (100.0, JobCounters())})
     ended = {"completed": 20, "cancel": 10, "expired": 10, "released": 5, "shutdown": 5}
-    rates.take(110.0, {1: (110.0, CountersSaid(JobsSaid(ended=ended)))})
-    found = rates.finished()
+    rates.take(110.0, {1: (110.0, JobCounters(ended=ended))})
+    found = finished(rates, own)
     assert found is not None
     assert (found.completed, found.failed, found.cancelled, found.given_back) == (2.0, 0, 2.0, 1.0)
 
@@ -72,11 +84,11 @@ def test_lateness_is_of_the_last_minute_and_outlives_who_counted_it() -> None:
     rates.take(100.0, {1: (100.0, said(1000, late=[0, 0, 0, 0, 1000]))})
     rates.take(103.0, {1: (103.0, said(1100, late=[99, 0, 0, 0, 1000, 1]))})
     rates.take(104.0, {})
-    found = rates.lateness()
+    found = lateness(rates, own)
     assert found is not None
     assert (found.p50_s, found.p99_s, found.starts) == (LATENESS_BUCKETS_S[0], LATENESS_BUCKETS_S[0], 100)
     rates.take(164.0, {})
-    assert rates.lateness() is None
+    assert lateness(rates, own) is None
 
 
 def test_a_quantile_beyond_the_last_bucket_is_not_a_number() -> None:
@@ -87,21 +99,23 @@ def test_a_quantile_beyond_the_last_bucket_is_not_a_number() -> None:
 
 def test_the_backlog_says_when_it_is_over_only_where_that_is_known() -> None:
     """Each reason has its word: nothing due, a count that stopped, too early, and not falling."""
-    rates = Rates()
-    rates.take(100.0, {})
-    rates.take_due(1_000, cap=CAP)
-    assert rates.due_changes_per_s() is None
-    rates.take(105.0, {})
-    rates.take_due(500, cap=CAP)
-    assert rates.due_changes_per_s() == -100.0
-    assert caught_up(500, -100.0, cap=CAP) == (5.0, None)
-    assert caught_up(0, -100.0, cap=CAP) == (None, "nothing_due")
-    assert caught_up(CAP, -100.0, cap=CAP) == (None, "capped")
-    assert caught_up(500, None, cap=CAP) == (None, "measuring")
-    assert caught_up(500, 0.0, cap=CAP) == (None, "not_catching_up")
-    rates.take(106.0, {})
-    rates.take_due(CAP, cap=CAP)
-    assert rates.due_changes_per_s() is None
+    trend = Trend()
+    trend.take(100.0, 1_000)
+    assert trend.per_s() is None
+    trend.take(105.0, 500)
+    assert trend.per_s() == -100.0
+    assert caught_up(500, -100.0) == (5.0, None)
+    assert caught_up(0, -100.0) == (None, "nothing_due")
+    assert caught_up(COUNT_MAX, -100.0) == (None, "capped")
+    assert caught_up(500, None) == (None, "measuring")
+    assert caught_up(500, 0.0) == (None, "not_catching_up")
+    trend.take(106.0, COUNT_MAX)
+    assert trend.per_s() is None
+
+
+def fake(**attributes: Any) -> Any:
+    """Return an object with these attributes."""
+    return SimpleNamespace(**attributes)
 
 
 def worker_of(entries: dict[str, TypeState]) -> Any:
@@ -121,48 +135,35 @@ def entry(name: str, starts: int = 0) -> TypeState:
 def test_a_type_that_is_deleted_takes_nothing_from_the_totals() -> None:
     """Totals rise as long as the process lives; a type that comes again begins at zero and adds to them."""
     entries = {"a": entry("a", 5), "b": entry("b", 2)}
-    counters = Counters(worker_of(entries))
-    assert counters.say()["jobs"]["starts"] == 7
+    counters = WorkerCounters(worker_of(entries))
+    assert counters.jobs()["starts"] == 7
     del entries["a"]
-    assert counters.say()["jobs"]["starts"] == 7
+    assert counters.jobs()["starts"] == 7
     entries["a"] = entry("a", 3)
-    said_now = counters.say()
-    assert said_now["jobs"]["starts"] == 10
-    assert said_now["types"]["a"]["starts"] == 3
+    assert counters.jobs()["starts"] == 10
+    assert counters.types()["a"]["starts"] == 3
 
 
 def test_what_is_said_is_bounded_and_the_busiest_are_in() -> None:
     """A thousand types and partners with the longest names: below 32 kB, a hundred of each at most."""
     entries = {f"{n:050}": entry(f"{n:050}", n % 7) for n in range(1000)}
     entries["busy"] = entry("busy", 50)
-    calls = [Sample("tickwright_partner_calls_total", n, (f"{n:050}", "answered")) for n in range(1000)]
-    counters = Counters(worker_of(entries), [lambda: calls])
-    found = counters.say()
-    assert len(json.dumps(found)) < 32_000
-    assert next(iter(found["types"])) == "busy"
-    assert 50 < len(found["types"]) <= 100
-    assert f"{999:050}" in found["partners"]
-    assert found["jobs"]["starts"] == sum(n % 7 for n in range(1000)) + 50
+    counters = WorkerCounters(worker_of(entries))
+    outcomes = {n: SimpleNamespace(name=f"{n:050}", outcomes={"answered": n}) for n in range(1000)}
+    partners = counted_calls(fake(all_permits=outcomes))
+    jobs, types = counters.jobs(), counters.types()
+    assert len(json.dumps({"jobs": jobs, "types": types, "partners": partners})) < 32_000
+    assert next(iter(types)) == "busy"
+    assert 50 < len(types) <= 100
+    assert partners[f"{999:050}"] == {"answered": 999, "throttled": 0, "failed": 0}
+    assert jobs["starts"] == sum(n % 7 for n in range(1000)) + 50
 
 
-def test_numbers_come_from_the_metrics_that_count_them() -> None:
-    """Polls of every shard together, calls by partner, the relay's outcomes, runs; what has no part is not there."""
-    samples = [
-        Sample("tickwright_polls_published_total", 2, ("0",)),
-        Sample("tickwright_polls_published_total", 3, ("1",)),
-        Sample("tickwright_polls_late_total", 1),
-        Sample("tickwright_partner_calls_total", 4, ("dhl", "throttled")),
-        Sample("tickwright_relay_messages_total", 6, ("published",)),
-        Sample("tickwright_fanout_tasks_total", 5, ("succeeded",)),
-        Sample("tickwright_fanout_tasks_total", 1, ("failed",)),
-        Sample("tickwright_fanout_tasks_total", 2, ("given_up",)),
-        Sample("tickwright_fanout_tasks_total", 9, ("superseded",)),
-        Sample("tickwright_relay_busy_destinations", 9),
-    ]
-    counters = Counters(None, [lambda: samples])
-    assert counters.say() == {
-        "polls": {"published": 5, "answered": 0, "late": 1, "superseded": 0},
-        "relay": {"published": 6},
-        "fanout": {"succeeded": 5, "failed": 3, "throttled": 0},
-        "partners": {"dhl": {"answered": 0, "throttled": 4, "failed": 0}},
-    }
+def test_numbers_come_from_what_is_counted() -> None:
+    """Polls of every shard together, the writer's outcomes, calls of modules; a role that is not there counts none."""
+    relays = [fake(counters=fake(published=n)) for n in (2, 3)]
+    consumer = fake(writer=fake(polled=4, late=1, superseded=0))
+    assert _counted(relays, None) == {"published": 5, "answered": 0, "late": 0, "superseded": 0}
+    assert _counted([], consumer) == {"published": 0, "answered": 4, "late": 1, "superseded": 0}
+    counts = {"succeeded": 5, "failed": 1, "given_up": 2, "superseded": 9}
+    assert called(counts) == {"succeeded": 5, "failed": 3, "throttled": 0}

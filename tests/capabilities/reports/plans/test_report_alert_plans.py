@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from kit.fix_plans import Planner
-from tickwright.capabilities.operations.overview.reads import COUNT_MAX, SQL
+from tickwright.capabilities.reports.overview import SQL
+from tickwright.plugin.overview import COUNT_MAX
 
 FILL = """
 INSERT INTO tickwright.reports
@@ -35,7 +36,7 @@ def crowded(module_url: str) -> Iterator[Planner]:
     """A full house: 18 failed lately, a hundred are overdue, two of three functions are nobody's."""
     planner = Planner(module_url)
     planner.prepare_rules("report_")
-    planner.prepare("overview", SQL["reports"])
+    planner.prepare("overview", SQL["overview"])
     planner.run(FILL)
     planner.run("VACUUM ANALYZE")
     yield planner

@@ -424,6 +424,12 @@ class ConsumerReporter(LoopService):
         await super().quiesce()
 
 
+def called(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the outcomes that were calls of a module's function, for the heartbeat."""
+    failed = counts.get("failed", 0) + counts.get("given_up", 0)
+    return {"succeeded": counts.get("succeeded", 0), "failed": failed, "throttled": counts.get("throttled", 0)}
+
+
 def consumer_source(consumer: FanoutConsumer) -> Source:
     """Return the metrics of a consumer."""
 

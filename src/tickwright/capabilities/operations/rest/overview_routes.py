@@ -5,15 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
-from tickwright.capabilities.operations.overview.snapshot import Snapshots
-from tickwright.capabilities.operations.overview.views import OverviewView
+from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import sight
 from tickwright.rest.event_stream import STREAM, EventStream
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import answer, answers
 
-STRUCTS = (OverviewView,)
 _EVENTS = {
     "description": "Server-sent events named `overview`, each with an OverviewView as its data, about one a second",
     "content": {"text/event-stream": {}},
@@ -25,7 +23,7 @@ def overview_routes(snapshots: Snapshots, gate: Gate) -> APIRouter:
     router = APIRouter(tags=["operations"])
     viewer = Annotated[Caller, Depends(gate.allow(Role.VIEWER))]
 
-    @router.get("/v1/overview", dependencies=[Depends(gate.allow(Role.VIEWER))], **answers(OverviewView))
+    @router.get("/v1/overview", dependencies=[Depends(gate.allow(Role.VIEWER))], **answers(snapshots.view))
     async def overview() -> Response:
         """Return a snapshot that is at most about a second old, with the series of the last fifteen minutes."""
         return answer(await snapshots.latest())

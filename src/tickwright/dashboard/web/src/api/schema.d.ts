@@ -562,6 +562,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/task-types:figures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Task Type Figures
+         * @description Return for each task type its waiting and running jobs, rates, lateness and failures.
+         */
+        get: operations["task_type_figures_v1_task_types_figures_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/workers": {
         parameters: {
             query?: never;
@@ -694,26 +714,6 @@ export interface paths {
          * @description Stream snapshots as server-sent events, while the key or session is valid; 503 `too_many_streams`.
          */
         get: operations["stream_v1_stream_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/task-types:figures": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Task Type Figures
-         * @description Return for each task type its waiting and running jobs, rates, lateness and failures.
-         */
-        get: operations["task_type_figures_v1_task_types_figures_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3152,7 +3152,7 @@ export interface components {
         };
         /**
          * DeadLettersNow
-         * @description Dead letters, each counted up to the bound; ``fanout`` is ``None`` where no consumer has counted.
+         * @description Dead letters by kind, each counted up to the bound; ``None`` where no process has counted.
          */
         DeadLettersNow: {
             jobs: number;
@@ -4322,7 +4322,7 @@ export interface components {
          * OverviewSeries
          * @description The main figures of the last fifteen minutes, a point every five seconds, oldest first.
          *
-         *         All lists are as long as ``at``. While the overview is not in use there are no points.
+         *     All lists are as long as ``at``. While the overview is not in use there are no points.
          */
         OverviewSeries: {
             at: string[];
@@ -4333,36 +4333,36 @@ export interface components {
             failed_per_s: (number | null)[];
             p50_s: (number | null)[];
             p99_s: (number | null)[];
-            answered_per_s: (number | null)[];
             outbox_waiting: number[];
+            answered_per_s: (number | null)[];
         };
         /**
          * OverviewView
          * @description One snapshot; ``at`` is the database's clock.
          *
-         *         ``stale_since`` is set while the database does not answer, and ``stale_why`` is the reason: the rest is then the
-         *         last snapshot. ``changes`` has a number per list (``jobs alerts executions reports outbox leases workers
-         *         dead_letters accounts partners fanout``), which changes when the list has changed: fetch a list again when its
-         *         number differs from the one you have. ``series`` is only in ``GET /v1/overview``; in the stream it is ``None``.
+         *     ``stale_since`` is set while the database does not answer, and ``stale_why`` is the reason: the rest is then the
+         *     last snapshot. ``changes`` has a number per list (``accounts alerts dead_letters executions fanout jobs leases outbox partners reports workers``), which changes when the list has changed: fetch a
+         *     list again when its number differs from the one you have. ``series`` is only in ``GET /v1/overview``; in the stream
+         *     it is ``None``.
          */
         OverviewView: {
             at: string;
             version: string;
             stale_since: string | null;
             stale_why: string | null;
-            jobs: components["schemas"]["JobsNow"];
-            polls: components["schemas"]["PollsNow"];
-            outbox: components["schemas"]["OutboxNow"];
-            fanout: components["schemas"]["FanoutNow"];
-            reports: components["schemas"]["ReportsNow"];
-            executions: components["schemas"]["ExecutionsNow"];
-            alerts: components["schemas"]["AlertsNow"];
-            workers: components["schemas"]["WorkersNow"];
-            leases: components["schemas"]["LeasesNow"];
-            dead_letters: components["schemas"]["DeadLettersNow"];
             changes: {
                 [key: string]: number;
             };
+            jobs: components["schemas"]["JobsNow"];
+            outbox: components["schemas"]["OutboxNow"];
+            alerts: components["schemas"]["AlertsNow"];
+            workers: components["schemas"]["WorkersNow"];
+            leases: components["schemas"]["LeasesNow"];
+            polls: components["schemas"]["PollsNow"];
+            fanout: components["schemas"]["FanoutNow"];
+            reports: components["schemas"]["ReportsNow"];
+            executions: components["schemas"]["ExecutionsNow"];
+            dead_letters: components["schemas"]["DeadLettersNow"];
             /** @default null */
             series: components["schemas"]["OverviewSeries"] | null;
         };
@@ -8392,6 +8392,80 @@ export interface operations {
             };
         };
     };
+    task_type_figures_v1_task_types_figures_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TypeFiguresView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_workers_v1_workers_get: {
         parameters: {
             query?: never;
@@ -8884,80 +8958,6 @@ export interface operations {
                 content: {
                     "application/json": unknown;
                     "text/event-stream": unknown;
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    task_type_figures_v1_task_types_figures_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TypeFiguresView"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

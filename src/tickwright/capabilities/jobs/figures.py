@@ -1,8 +1,7 @@
-"""Figures of each task type: waiting and running jobs, rates, lateness, failures.
+"""Figures of each task type: waiting and running jobs, rates, lateness, failures; and their REST route.
 
-Counts come from the database, each up to a bound. Rates are differences of the counters in the workers' heartbeats
-(:mod:`tickwright.process.counters`), so they are unknown until a worker has sent two. For any number of requests, the
-database is read once a second.
+Counts come from the database, each up to a bound. Rates are differences of the counters in the workers' heartbeats, so
+they are unknown until a worker has sent two. For any number of requests, the database is read once a second.
 """
 
 import asyncio
@@ -10,18 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 
-from tickwright.capabilities.operations.overview.rates import CountersSaid, JobsSaid, Rates
-from tickwright.capabilities.operations.overview.reads import SQL as OVERVIEW
-from tickwright.capabilities.operations.overview.views import FinishedRates, LatenessNow
+from tickwright.capabilities.jobs.overview import SQL, FinishedRates, JobCounters, LatenessNow, finished, lateness
+from tickwright.plugin.overview import Rates
+from tickwright.ports.caller import Role
 from tickwright.ports.ids import monotonic
+from tickwright.rest.gate import Gate
+from tickwright.rest.routing import answer, answers
 from tickwright.store.bounds import for_all_callers
 from tickwright.store.pool import Connection, Pool
-from tickwright.store.queries import load
 
 COUNT_MAX = 1_000
 FRESH_S = 0.9
-_SQL = load("tickwright.capabilities.operations.sql", "type_figures.sql")
 
 
 class TypeFigures(msgspec.Struct, frozen=True):
@@ -52,6 +53,18 @@ class TypeFiguresView(msgspec.Struct, frozen=True):
     partial: bool
 
 
+def figure_routes(types: "TypesNow", gate: Gate) -> APIRouter:
+    """Return the route."""
+    router = APIRouter(tags=["task types"])
+
+    @router.get("/v1/task-types:figures", dependencies=[Depends(gate.allow(Role.VIEWER))], **answers(TypeFiguresView))
+    async def task_type_figures() -> Response:
+        """Return for each task type its waiting and running jobs, rates, lateness and failures."""
+        return answer(await types.figures())
+
+    return router
+
+
 class TypesNow:
     """Computes the figures, and keeps the heartbeats of the last minute."""
 
@@ -73,54 +86,53 @@ class TypesNow:
             return self._view
 
     async def _read(self, connection: Connection) -> TypeFiguresView:
-        counts = {row["task_type"]: row for row in await connection.fetch(OVERVIEW["job_gauges"], COUNT_MAX)}
-        self._take(await connection.fetch(_SQL["type_counters"]))
+        counts = {row["task_type"]: row for row in await connection.fetch(SQL["gauges"], COUNT_MAX)}
+        self._take(await connection.fetch(SQL["type_counters"]))
         names = sorted({*counts, *self._rates})
         items = [_figures(name, counts.get(name), self._rates.get(name)) for name in names]
         return TypeFiguresView(items, COUNT_MAX, any(row["cut"] for row in counts.values()))
 
     def _take(self, rows: Sequence[Any]) -> None:
         """Take each session's counters of each type; a known heartbeat is not counted twice."""
-        said = {row["id"]: _types(row["types"]) for row in rows}
-        for name in {*self._rates, *(name for types in said.values() for name in types)}:
-            rates = self._rates.setdefault(name, Rates())
-            rates.take(
+        counters = {row["id"]: _types(row["types"]) for row in rows}
+        counted = {name for types in counters.values() for name in types}
+        for name in {*self._rates, *counted}:
+            self._rates.setdefault(name, Rates()).take(
                 rows[0]["now_s"] if rows else 0.0,
-                {row["id"]: (row["seen_s"], _of(said[row["id"]], name)) for row in rows},
+                {row["id"]: (row["seen_s"], counters[row["id"]].get(name)) for row in rows},
             )
-        spoken = {name for types in said.values() for name in types}
-        self._rates = {name: rates for name, rates in self._rates.items() if name in spoken}
+        self._rates = {name: rates for name, rates in self._rates.items() if name in counted}
 
 
-def _of(types: Mapping[str, JobsSaid], name: str) -> CountersSaid | None:
-    return CountersSaid(jobs=types[name]) if name in types else None
-
-
-def _types(text: str | None) -> Mapping[str, JobsSaid]:
+def _types(text: str | None) -> Mapping[str, JobCounters]:
     try:
-        return {} if text is None else msgspec.json.decode(text, type=dict[str, JobsSaid])
+        return {} if text is None else msgspec.json.decode(text, type=dict[str, JobCounters])
     except msgspec.DecodeError:  # a process of a release with another format
         return {}
 
 
 def _figures(name: str, counts: Any, rates: Rates | None) -> TypeFigures:
-    finished = rates.finished() if rates is not None else None
+    ended = finished(rates, _own) if rates is not None else None
     return TypeFigures(
         name,
         due=min(counts["due"], COUNT_MAX) if counts else 0,
         processing=min(counts["processing"], COUNT_MAX) if counts else 0,
         upcoming=min(counts["upcoming"], COUNT_MAX) if counts else 0,
         oldest_due_s=round(max(0.0, counts["oldest_due_s"]), 3) if counts else 0.0,
-        started_per_s=rates.per_s("started") if rates is not None else None,
-        finished_per_s=finished,
-        failure_share=_failure_share(finished),
-        lateness=rates.lateness() if rates is not None else None,
+        started_per_s=rates.per_s(lambda counters: _own(counters).starts) if rates is not None else None,
+        finished_per_s=ended,
+        failure_share=_failure_share(ended),
+        lateness=lateness(rates, _own) if rates is not None else None,
     )
 
 
-def _failure_share(finished: FinishedRates | None) -> float | None:
-    if finished is None:
+def _own(counters: JobCounters) -> JobCounters:
+    return counters
+
+
+def _failure_share(ended: FinishedRates | None) -> float | None:
+    if ended is None:
         return None
-    failed = finished.failed + finished.retried
-    ended = failed + finished.completed
-    return round(failed / ended, 4) if ended else None
+    failed = ended.failed + ended.retried
+    total = failed + ended.completed
+    return round(failed / total, 4) if total else None

@@ -1,7 +1,7 @@
 """One snapshot a second while the overview is in use, else none.
 
-A process reads once for any number of dashboards: one statement for what changes every second, and two of those that
-may be some seconds old, one after the other. A count that stopped at its bound is repeated at every fifth reading. Each
+A process reads once for any number of dashboards: what changes every second, and two of the readings that may be some
+seconds old, one statement after the other. A count that stopped at its bound is repeated at every fifth reading. Each
 statement may take a second. A reading takes at most a tenth of the time, so that a slow database is read less often.
 While the database does not answer, the last snapshot stays, with the time since when it is stale, and why.
 
@@ -11,7 +11,8 @@ reading checks the keys and sessions of subscribers, so that a stream ends with 
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
 from datetime import UTC, datetime, timedelta
@@ -21,16 +22,14 @@ from typing import Any
 import msgspec
 import structlog
 
-from tickwright.capabilities.operations.overview.build import Changes, Series, build
-from tickwright.capabilities.operations.overview.rates import Rates
-from tickwright.capabilities.operations.overview.reads import ANSWER_S, COUNT_MAX, READINGS, Moment, read_moment
-from tickwright.capabilities.operations.overview.views import OverviewView
+from tickwright.capabilities.operations.overview import Moment, read_moment
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.service import LoopService
+from tickwright.plugin.overview import ANSWER_S, OverviewBase, OverviewParts, Rates
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.views import ALL, Sight, shown
-from tickwright.store.pool import UNAVAILABLE, Connection, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 
 EVERY_S = 0.95
 LOOKED_AT_S = 5.0
@@ -41,9 +40,32 @@ RECOUNT_EVERY = 5
 STREAMS_MAX = 200
 STREAMS_PER_KEY = 40
 REREAD = timedelta(seconds=1)
+POINT_EVERY = timedelta(seconds=5)
+KEPT = timedelta(minutes=15)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 _log = structlog.get_logger("tickwright.overview")
+
+
+class Changes:
+    """Gives each list a number that changes with the list.
+
+    The numbers start at the present time, so that those of another process differ.
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[str, Any] = {}
+        self._numbers: dict[str, int] = {}
+
+    def numbers(self, at: datetime, marks: Mapping[str, Any]) -> dict[str, int]:
+        """Compare the marks at ``at`` with the former ones; return the number of each list."""
+        for name, mark in marks.items():
+            if name not in self._numbers:
+                self._numbers[name] = int(at.timestamp())
+            elif self._marks[name] != mark:
+                self._numbers[name] += 1
+        self._marks = dict(marks)
+        return dict(self._numbers)
 
 
 class Subscriber:
@@ -96,6 +118,7 @@ class Snapshots(LoopService):
     def __init__(
         self,
         pool: Pool,
+        overview: OverviewParts,
         *,
         version: str,
         every_s: float = EVERY_S,
@@ -104,16 +127,18 @@ class Snapshots(LoopService):
         probe: Probe = NO_PROBE,
     ) -> None:
         super().__init__()
-        self._pool, self._version, self._every_s, self._probe = pool, version, every_s, probe
+        self._pool, self._overview = pool, overview
+        self._version, self._every_s, self._probe = version, every_s, probe
         self._streams_max, self._streams_per_key = streams_max, streams_per_key
-        self._rates, self._changes, self._series = Rates(), Changes(), Series()
-        self._parts: dict[str, Any] = {}
-        self._turn = cycle(READINGS)
+        self._rates, self._changes = Rates(), Changes()
+        self._points: deque[dict[str, Any]] = deque()
+        self._read_last: dict[str, Any] = {}
+        self._next_readings = cycle(overview.readings)
+        self._counters = msgspec.json.Decoder(overview.counters | None)
         self._recount = cycle(range(RECOUNT_EVERY))
-        self._moment: Moment | None = None
         self._seen_at = LONG_AGO
-        self._view: OverviewView | None = None
-        self._reading: asyncio.Task[tuple[Moment, dict[str, Any]]] | None = None
+        self._view: OverviewBase | None = None
+        self._reading: asyncio.Task[dict[str, Any]] | None = None
         self._looking = asyncio.Lock()
         self._looked_s = self._asked_s = float("-inf")
         self._rest_s = every_s
@@ -122,7 +147,12 @@ class Snapshots(LoopService):
         self._asked_sessions: set[int] = set()
         self._messages: dict[Sight, bytes] = {}
 
-    async def latest(self) -> OverviewView:
+    @property
+    def view(self) -> Any:
+        """The struct of a snapshot."""
+        return self._overview.view
+
+    async def latest(self) -> OverviewBase:
         """Return a snapshot that is at most about a second old, with its series; keep taking more for a while.
 
         Raises:
@@ -133,7 +163,9 @@ class Snapshots(LoopService):
         await self._look_if_due()
         if self._view is None:
             raise Unavailable("database_unavailable", "the database does not answer; try again")
-        return msgspec.structs.replace(self._view, series=self._series.show())
+        names = self._overview.series.__struct_fields__
+        series = self._overview.series(**{name: [point[name] for point in self._points] for name in names})
+        return msgspec.structs.replace(self._view, series=series)
 
     @contextmanager
     def subscribe(
@@ -221,48 +253,67 @@ class Snapshots(LoopService):
         self._rest_s = max(self._every_s, (self._looked_s - began_s) / SHARE_OF_TIME) - (self._looked_s - began_s)
         self._publish()
 
-    def _judge(self, reading: "asyncio.Task[tuple[Moment, dict[str, Any]]]") -> None:
+    def _judge(self, reading: "asyncio.Task[dict[str, Any]]") -> None:
         if reading.cancelled():  # by `stop`, which must not cancel a request that waits for it
             return
         try:
-            moment, parts = reading.result()
+            read = reading.result()
         except TimeoutError:
             self._failed(f"a question took the database longer than {ANSWER_S:g} s")
         except UNAVAILABLE as error:
             _log.warning("overview.database_away", error=repr(error)[:300])
             self._failed("the database does not answer")
         else:
-            self._take(moment, parts)
+            self._take(read)
 
-    async def _read(self) -> tuple[Moment, dict[str, Any]]:
+    async def _read(self) -> dict[str, Any]:
+        """Read what changes every second, and the next two of the other readings; the first time, all."""
         async with self._pool.acquire(timeout=ANSWER_S) as connection:
             await self._probe.reached("overview.before_reading")
             self._asked_keys = {one.key_id for one in self._subscribers if one.key_id is not None}
             self._asked_sessions = {one.session_id for one in self._subscribers if one.session_id is not None}
-            before = self._moment if next(self._recount) else None
-            sessions = self._asked_sessions
-            moment = await read_moment(
-                connection, after=self._seen_at, keys=self._asked_keys, sessions=sessions, before=before
-            )
-            return moment, await self._read_some(connection)
+            before = self._read_last if next(self._recount) else {}
+            keys, sessions = self._asked_keys, self._asked_sessions
+            moment = await read_moment(connection, after=self._seen_at, keys=keys, sessions=sessions)
+            fast = {name: await read(connection, before.get(name)) for name, read in self._overview.fast.items()}
+            readings = self._overview.readings
+            names = readings if not self._read_last else [next(self._next_readings) for _ in range(SLOW_PER_LOOK)]
+            return {"moment": moment, **fast, **{name: await readings[name](connection) for name in names}}
 
-    async def _read_some(self, connection: Connection) -> dict[str, Any]:
-        """Read the next two; the first time, all."""
-        names = READINGS if len(self._parts) < len(READINGS) else [next(self._turn) for _ in range(SLOW_PER_LOOK)]
-        return {name: await READINGS[name](connection) for name in names}
-
-    def _take(self, moment: Moment, parts: dict[str, Any]) -> None:
-        self._parts |= parts
-        self._moment = moment
+    def _take(self, read: dict[str, Any]) -> None:
+        self._read_last |= read
+        moment: Moment = read["moment"]
         self._seen_at = moment.at - REREAD
-        self._rates.take(moment.at.timestamp(), {one.id: (one.seen_s, one.said()) for one in moment.sessions})
-        self._rates.take_due(moment.due, cap=COUNT_MAX)
-        self._view = build(moment, self._parts, self._rates, self._changes, version=self._version)
-        self._series.take(self._view)
+        heartbeats = {one.id: (one.seen_s, self._counters_of(one.counters)) for one in moment.sessions}
+        self._rates.take(moment.at.timestamp(), heartbeats)
+        shown = self._overview.show(self._read_last, self._rates)
+        self._view = self._overview.view(
+            at=moment.at,
+            version=self._version,
+            stale_since=None,
+            stale_why=None,
+            changes=self._changes.numbers(moment.at, shown.lists),
+            **shown.fields,
+        )
+        self._add_point({"at": moment.at, **shown.points})
         for subscriber in self._subscribers:
             ended = subscriber.session_id in self._asked_sessions - moment.good_sessions
             if ended or subscriber.key_id in self._asked_keys - moment.good_keys:
                 subscriber.end()
+
+    def _counters_of(self, said: msgspec.Raw) -> Any:
+        """Return a process's counters; ``None`` where they are known already, or another release's format differs."""
+        try:
+            return self._counters.decode(said)
+        except msgspec.ValidationError:
+            return None
+
+    def _add_point(self, point: dict[str, Any]) -> None:
+        """Add a point when the last one is five seconds old, and drop points older than fifteen minutes."""
+        if not self._points or point["at"] - self._points[-1]["at"] >= POINT_EVERY:
+            self._points.append(point)
+        while self._points and self._points[0]["at"] < point["at"] - KEPT:
+            self._points.popleft()
 
     def _failed(self, why: str) -> None:
         if self._view is not None:
@@ -275,7 +326,7 @@ class Snapshots(LoopService):
             for subscriber in self._subscribers:
                 subscriber.give(self._message(self._view, subscriber.sight))
 
-    def _message(self, view: OverviewView, sight: Sight) -> bytes:
+    def _message(self, view: OverviewBase, sight: Sight) -> bytes:
         if sight not in self._messages:
             self._messages[sight] = msgspec.json.encode(shown(view, sight))
         return self._messages[sight]

@@ -1,1 +1,0 @@
-"""The overview: one snapshot a second for the dashboard, ``top`` and ``up``."""
