@@ -6,7 +6,7 @@ when every writer has long lost its claim.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -61,44 +61,38 @@ class ReportRetention:
             Unavailable: The object store does not answer. Retry.
             Rejected: The object store refuses. Permanent until an operator acts.
         """
-        more = [await self._files(lease), await self._clear(lease), await self._records(lease)]
+        objects, records = self.terms.objects, self.terms.records
+        more = [
+            await self._batches(lease, "expired_files", self._remove_files, "forget_files"),
+            await self._batches(lease, "reports_to_clear", self._remove_objects, "note_cleared", objects),
+            await self._batches(lease, "old_reports", self._remove_objects, "delete_reports", records),
+        ]
         await self._unknown(lease)
         return 0.0 if any(more) else self.terms.every.total_seconds()
 
-    async def _files(self, lease: HeldLease) -> bool:
-        """Remove expired files; return whether more are left."""
+    async def _batches(
+        self, lease: HeldLease, find: str, remove: Callable[[Sequence[Any]], Awaitable[None]], note: str, *given: Any
+    ) -> bool:
+        """Remove the objects of the rows of ``find``, then ``note`` it, by batches; return whether more are left."""
         for _ in range(BATCHES_MAX):
-            rows = await _fetch(lease, "expired_files", BATCH)
+            rows = await _fetch(lease, find, *given, BATCH)
             if rows:
-                await self._objects.delete([row["file_key"] for row in rows])
-                await self._note(lease, "forget_files", rows)
+                await remove(rows)
+                async with lease.transaction() as connection:
+                    if connection is not None:
+                        await connection.execute(SQL[note], [row["id"] for row in rows])
+                        self.counts[note] += len(rows)
             if len(rows) < BATCH:
                 return False
         return True
 
-    async def _clear(self, lease: HeldLease) -> bool:
-        """Remove objects of ended reports, except their files; return whether more are left."""
-        for _ in range(BATCHES_MAX):
-            rows = await _fetch(lease, "reports_to_clear", self.terms.objects, BATCH)
-            for row in rows:
-                await self._remove(row["id"], but=row["file_key"])
-            if rows:
-                await self._note(lease, "note_cleared", rows)
-            if len(rows) < BATCH:
-                return False
-        return True
+    async def _remove_files(self, rows: Sequence[Any]) -> None:
+        await self._objects.delete([row["file_key"] for row in rows])
 
-    async def _records(self, lease: HeldLease) -> bool:
-        """Delete old records and their late objects; return whether more are left."""
-        for _ in range(BATCHES_MAX):
-            rows = await _fetch(lease, "old_reports", self.terms.records, BATCH)
-            for row in rows:
-                await self._remove(row["id"])
-            if rows:
-                await self._note(lease, "delete_reports", rows)
-            if len(rows) < BATCH:
-                return False
-        return True
+    async def _remove_objects(self, rows: Sequence[Any]) -> None:
+        """Remove all objects of ended reports, except their files."""
+        for row in rows:
+            await self._remove(row["id"], but=row["file_key"])
 
     async def _unknown(self, lease: HeldLease) -> None:
         """Remove objects of deleted reports, as far as one listing shows them."""
@@ -120,12 +114,6 @@ class ReportRetention:
                     self.counts["objects"] += len(keys)
                 if len(found) < LISTED:
                     break
-
-    async def _note(self, lease: HeldLease, query: str, rows: Sequence[Any]) -> None:
-        async with lease.transaction() as connection:
-            if connection is not None:
-                await connection.execute(SQL[query], [row["id"] for row in rows])
-                self.counts[query] += len(rows)
 
 
 async def _fetch(lease: HeldLease, query: str, *arguments: Any) -> Sequence[Any]:

@@ -11,8 +11,8 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -127,53 +127,35 @@ class PartsStore:
 
     async def finish(self, claim: Claim, owner: int, stored: StoredPart) -> bool:
         """Write that a part is done; false if the claim was lost."""
-        async with self._pool.acquire() as connection, connection.transaction():
-            if not await self._lock(connection, claim.key):
-                return False
-            found = await connection.fetchval(
-                SQL["finish_part"], *_key(claim.key), claim.fence, owner, *_stored(stored)
-            )
-            if found is None:
-                return False
-            await self._end(connection, claim.key, claim.stage, stored.data)
-        return True
+        values = (claim.fence, owner, *_stored(stored))
+        async with self._change(claim.key, "finish_part", *values) as (connection, found):
+            if found is not None:
+                await self._end(connection, claim.key, claim.stage, stored.data)
+        return found is not None
 
     async def deliver(self, key: PartKey, stage: int, began_at: datetime, stored: StoredPart, caller: Caller) -> bool:
-        """Write a service's delivery and the audit row; false if the part was no longer expected."""
-        async with self._pool.acquire() as connection, connection.transaction():
-            if not await self._lock(connection, key):
-                return False
-            found = await connection.fetchval(SQL["deliver_part"], *_key(key), began_at, *_stored(stored))
-            if found is None:
-                return False
-            facts = stored.facts
-            details = {**_details(key), "rows": facts.rows, "bytes": facts.bytes, "checksum": facts.checksum}
-            await write_audit(connection, caller, "reports.deliver", f"report:{key.report_id}", after=details)
-            await self._end(connection, key, stage, stored.data)
-        return True
+        """Write that a service has delivered its part, and the caller; false if it was no longer expected."""
+        async with self._change(key, "deliver_part", began_at, *_stored(stored)) as (connection, found):
+            if found is not None:
+                facts = stored.facts
+                figures = {"rows": facts.rows, "bytes": facts.bytes, "checksum": facts.checksum}
+                await _audit(connection, caller, "reports.deliver", key, figures)
+                await self._end(connection, key, stage, stored.data)
+        return found is not None
 
     async def fail(self, claim: Claim, owner: int, error: str, *, again: timedelta | None) -> bool:
-        """Write that an attempt failed: due again after ``again``, or failed for good; false if the claim was lost."""
-        again_s = None if again is None else again.total_seconds()
-        async with self._pool.acquire() as connection, connection.transaction():
-            if not await self._lock(connection, claim.key):
-                return False
-            state = await connection.fetchval(
-                SQL["fail_part"], *_key(claim.key), claim.fence, owner, without_secrets(error)[:1000], again_s
-            )
+        """Write that an attempt failed: due again after a while, or for good; false if the claim was lost."""
+        values = (claim.fence, owner, without_secrets(error)[:1000], None if again is None else again.total_seconds())
+        async with self._change(claim.key, "fail_part", *values) as (connection, state):
             if state == "failed":
                 await self._end(connection, claim.key, claim.stage, None)
         return state is not None
 
     async def refuse(self, key: PartKey, stage: int, error: str, caller: Caller) -> bool:
-        """Write a service's refusal and the audit row; false if the part was no longer expected."""
-        async with self._pool.acquire() as connection, connection.transaction():
-            if not await self._lock(connection, key):
-                return False
-            found = await connection.fetchval(SQL["refuse_part"], *_key(key), error[:1000])
+        """Write that a service cannot deliver its part, and the caller; false if it was no longer expected."""
+        async with self._change(key, "refuse_part", error[:1000]) as (connection, found):
             if found is not None:
-                details = {**_details(key), "error": error[:1000]}
-                await write_audit(connection, caller, "reports.refuse_part", f"report:{key.report_id}", after=details)
+                await _audit(connection, caller, "reports.refuse_part", key, {"error": error[:1000]})
                 await self._end(connection, key, stage, None)
         return found is not None
 
@@ -202,6 +184,15 @@ class PartsStore:
         found = await self._pool.fetchval(SQL["get_data"], key.report_id, key.listener, key.epoch)
         return None if found is None else bytes(found)
 
+    @asynccontextmanager
+    async def _change(self, key: PartKey, query: str, *values: Any) -> AsyncIterator[tuple[Connection, str | None]]:
+        """Lock the report, change its part, and yield the result in the transaction; ``None``: nothing changed."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            found = None
+            if await self._lock(connection, key):
+                found = await connection.fetchval(SQL[query], key.report_id, key.listener, key.epoch, *values)
+            yield connection, found
+
     async def _lock(self, connection: Connection, key: PartKey) -> bool:
         row = await connection.fetchrow(_RECORDS["lock_report"], key.report_id)
         return row is not None and row["status"] in _ACTIVE and row["epoch"] == key.epoch
@@ -228,12 +219,9 @@ def _stored(part: StoredPart) -> tuple[int, int, str, str, str, str | None]:
     return facts.rows, facts.bytes, facts.checksum, columns_to_json(facts.columns), part.place, part.object_key
 
 
-def _details(key: PartKey) -> dict[str, Any]:
-    return {"listener": key.listener, "epoch": key.epoch}
-
-
-def _key(key: PartKey) -> tuple[int, str, int]:
-    return key.report_id, key.listener, key.epoch
+async def _audit(connection: Connection, caller: Caller, action: str, key: PartKey, details: Mapping[str, Any]) -> None:
+    after = {"listener": key.listener, "epoch": key.epoch, **details}
+    await write_audit(connection, caller, action, f"report:{key.report_id}", after=after)
 
 
 def _claim(row: Any) -> Claim:

@@ -19,7 +19,6 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import IntFlag
 from functools import reduce
-from itertools import starmap
 from operator import sub
 from typing import Any, NamedTuple, Self
 from uuid import UUID
@@ -245,7 +244,8 @@ def encode_column(values: Sequence[Any], told: str = "") -> EncodedColumn:
         NotJsonError: A value has no JSON form; :func:`first_not_json` finds it. Permanent.
     """
     if told.startswith("DECIMAL"):
-        return EncodedColumn(values, _seen_of_texts(values, told)) if _only(values, str) else _one_by_one(values, told)
+        are_texts = set(map(type, values)) <= {str, _NONE}
+        return EncodedColumn(values, _seen_of_texts(values, told)) if are_texts else _one_by_one(values, told)
     kinds = set(map(type, values))
     kinds.discard(_NONE)
     if not kinds:
@@ -262,10 +262,6 @@ def first_not_json(values: Sequence[Any], told: str = "") -> int | None:
         except (NotJsonError, UnicodeEncodeError):
             return place
     return None
-
-
-def _only(values: Sequence[Any], kind: type) -> bool:
-    return set(map(type, values)) <= {kind, _NONE}
 
 
 def _seen_of_texts(values: Sequence[Any], told: str) -> Seen:
@@ -289,17 +285,9 @@ def _seen_of_text(text: str) -> Seen:
     return Seen(Kind.DECIMAL, 0, len(whole.lstrip("0")), len(behind))
 
 
-def _texts(values: Sequence[Any]) -> EncodedColumn:
-    return EncodedColumn(values, Seen(Kind.TEXT))
-
-
-def _booleans(values: Sequence[Any]) -> EncodedColumn:
-    return EncodedColumn(values, Seen(Kind.BOOLEAN))
-
-
 def _integers(values: Sequence[Any]) -> EncodedColumn:
-    there = [value for value in values if value is not None]
-    low, high = min(there), max(there)
+    numbers = [value for value in values if value is not None]
+    high, low = max(numbers), min(numbers)
     size = max(high, ~low)
     if size <= INT64_MAX:
         return EncodedColumn(values, Seen(Kind.INTEGER, size))
@@ -313,8 +301,8 @@ def _floats(values: Sequence[Any]) -> EncodedColumn:
 
 
 _WHOLE: Mapping[type, Callable[[Sequence[Any]], EncodedColumn]] = {
-    str: _texts,
-    bool: _booleans,
+    str: lambda values: EncodedColumn(values, Seen(Kind.TEXT)),
+    bool: lambda values: EncodedColumn(values, Seen(Kind.BOOLEAN)),
     int: _integers,
     float: _floats,
 }
@@ -350,12 +338,8 @@ def _document(value: Any, told: str) -> Any:
             "a list of documents with a number of more than 15 digits or an exponent (declare it as JSON)"
         )
     if told.endswith("[]"):
-        return msgspec.Raw(_LONG_NUMBERS.sub(_in_quotes, text).encode())
+        return msgspec.Raw(_LONG_NUMBERS.sub(lambda found: found[1] or f'"{found[0]}"', text).encode())
     return {DOCUMENT_TEXT: text} if is_document else text
-
-
-def _in_quotes(found: re.Match[str]) -> str:
-    return found[1] or f'"{found[0]}"'
 
 
 def _has_raw(value: Any) -> bool:
@@ -400,14 +384,6 @@ def _plain(value: Any) -> Any:
     return plain
 
 
-def _text(value: str) -> tuple[Any, Seen]:
-    return str.__str__(value), Seen(Kind.TEXT)
-
-
-def _boolean(value: bool) -> tuple[Any, Seen]:
-    return value, Seen(Kind.BOOLEAN)
-
-
 def _integer(value: int) -> tuple[Any, Seen]:
     value = int(value)
     if abs(value) > _LARGEST:
@@ -445,30 +421,10 @@ def _instant(value: datetime) -> tuple[Any, Seen]:
         raise NotJsonError("an instant beyond the years 1 to 9999") from None
 
 
-def _day(value: date) -> tuple[Any, Seen]:
-    return date.isoformat(value), Seen(Kind.DATE)
-
-
-def _clock(value: time) -> tuple[Any, Seen]:
-    return value.isoformat(), Seen(Kind.TIME if value.tzinfo is None else Kind.TEXT)
-
-
-def _duration(value: timedelta) -> tuple[Any, Seen]:
+def _duration(value: timedelta) -> str:
     hours, rest = divmod(value.seconds, 3600)
     clock = f"{hours:02}:{rest // 60:02}:{rest % 60:02}.{value.microseconds:06}"
-    return f"{value.days} days {clock}", Seen(Kind.INTERVAL)
-
-
-def _uuid(value: UUID) -> tuple[Any, Seen]:
-    return str(value), Seen(Kind.UUID)
-
-
-def _bytes(value: bytes | bytearray | memoryview) -> tuple[Any, Seen]:
-    return bytes(value).hex(), Seen(Kind.TEXT)
-
-
-def _raw(value: msgspec.Raw) -> tuple[Any, Seen]:
-    return value, Seen(Kind.JSON)
+    return f"{value.days} days {clock}"
 
 
 def _nested(value: Any) -> tuple[Any, Seen]:
@@ -479,9 +435,12 @@ def _nested(value: Any) -> tuple[Any, Seen]:
 def _within(value: Any, depth: int) -> Any:
     if depth > DEPTH_MAX:
         raise NotJsonError(f"a value of more than {DEPTH_MAX} levels")
-    if isinstance(value, Mapping):
-        return dict(starmap(lambda key, item: (_key(key), _inside(item, depth)), value.items()))
-    return [_inside(item, depth) for item in value]
+    if not isinstance(value, Mapping):
+        return [_inside(item, depth) for item in value]
+    for key in value:
+        if not isinstance(key, str):
+            raise NotJsonError(f"an object with a key that is a {type(key).__name__}")
+    return {key: _inside(item, depth) for key, item in value.items()}
 
 
 def _inside(value: Any, depth: int) -> Any:
@@ -492,27 +451,28 @@ def _inside(value: Any, depth: int) -> Any:
     return _SPELL.get(type(value), _derived)(value)[0]
 
 
-def _key(key: Any) -> str:
-    if not isinstance(key, str):
-        raise NotJsonError(f"an object with a key that is a {type(key).__name__}")
-    return key
+def _always(kind: Kind, spelled: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, Seen]]:
+    """Return the spelling of a type whose values are all of one kind."""
+    seen = Seen(kind)
+    return lambda value: (spelled(value), seen)
 
 
+_bytes = _always(Kind.TEXT, lambda value: bytes(value).hex())
 _SPELL: Mapping[type, Callable[[Any], tuple[Any, Seen]]] = {
-    str: _text,
-    bool: _boolean,
+    str: _always(Kind.TEXT, str.__str__),
+    bool: _always(Kind.BOOLEAN, bool),
     int: _integer,
     float: _float,
     Decimal: _decimal,
     datetime: _instant,
-    date: _day,
-    time: _clock,
-    timedelta: _duration,
-    UUID: _uuid,
+    date: _always(Kind.DATE, date.isoformat),
+    time: lambda value: (value.isoformat(), Seen(Kind.TIME if value.tzinfo is None else Kind.TEXT)),
+    timedelta: _always(Kind.INTERVAL, _duration),
+    UUID: _always(Kind.UUID, str),
     bytes: _bytes,
     bytearray: _bytes,
     memoryview: _bytes,
-    msgspec.Raw: _raw,
+    msgspec.Raw: _always(Kind.JSON, lambda value: value),
     dict: _nested,
     list: _nested,
     tuple: _nested,

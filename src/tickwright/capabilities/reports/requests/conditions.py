@@ -167,28 +167,15 @@ def _number(number: float) -> int | float:
     return int(number) if isinstance(number, int) or number.is_integer() else float(number)
 
 
-def _read_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _bad("write a text, in quotes")
-    return value
+def _kind_of(kinds: tuple[type, ...], remedy: str) -> Read:
+    """Return a reader of values of exactly these types: a boolean is no number."""
 
+    def read(value: Any) -> Any:
+        if type(value) not in kinds:
+            raise _bad(remedy)
+        return value
 
-def _read_integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _bad("write a whole number, without quotes")
-    return value
-
-
-def _read_number(value: Any) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _bad("write a number, without quotes")
-    return value
-
-
-def _read_boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _bad("write true or false, without quotes")
-    return value
+    return read
 
 
 def _read_date(value: Any) -> str:
@@ -217,10 +204,10 @@ def _read_list(value: Any) -> list[Any]:
 
 
 _READ: Mapping[str, Read] = {
-    "text": _read_text,
-    "integer": _read_integer,
-    "number": _read_number,
-    "boolean": _read_boolean,
+    "text": _kind_of((str,), "write a text, in quotes"),
+    "integer": _kind_of((int,), "write a whole number, without quotes"),
+    "number": _kind_of((int, float), "write a number, without quotes"),
+    "boolean": _kind_of((bool,), "write true or false, without quotes"),
     "date": _read_date,
     "timestamp": _read_timestamp,
     "list": _read_list,

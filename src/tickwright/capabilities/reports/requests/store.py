@@ -94,8 +94,8 @@ _decode = msgspec.json.Decoder(Announcement).decode
 
 def write_announcement(stage: AnnouncedStage, listeners: Sequence[str], announced: int) -> str:
     """Return the announcement as JSON text; a feed above 64 KiB is left out. ``announced`` is 1 at first."""
-    feed = _json(stage.feed)
-    large = len(feed.encode()) > FEED_BYTES_MAX
+    large = len(_json(stage.feed).encode()) > FEED_BYTES_MAX
+    at = stage.deadline_at.astimezone(UTC)
     return _json(
         {
             "version": VERSION,
@@ -107,7 +107,9 @@ def write_announcement(stage: AnnouncedStage, listeners: Sequence[str], announce
             "conditions": stage.conditions,
             **({"feed_omitted": True} if large else {"feed": stage.feed}),
             "requester": stage.requester,
-            "deadline_at": _instant(stage.deadline_at),
+            "deadline_at": at.isoformat(timespec="microseconds" if at.microsecond else "seconds").replace(
+                "+00:00", "Z"
+            ),
             "announced": announced,
         }
     )
@@ -128,8 +130,14 @@ def read_announcement(body: bytes) -> Announcement:
         announcement = _decode(body)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise Rejected("invalid_message", str(error)[:500]) from None
-    problem = _problem(announcement)
-    if problem:
+    problem = None
+    if len(set(announcement.listeners)) < len(announcement.listeners):
+        problem = "listeners: each name once"
+    elif (announcement.feed is None) != announcement.feed_omitted:
+        problem = "feed: an object, or feed_omitted is true"
+    elif announcement.deadline_at.year not in YEARS:
+        problem = "deadline_at: from 1970 to 2199"
+    if problem is not None:
         raise Rejected("invalid_message", problem)
     return announcement
 
@@ -145,22 +153,8 @@ def _check_head(body: bytes) -> None:
         raise FutureVersionError(f"version {version}"[:60])
 
 
-def _problem(found: Announcement) -> str | None:
-    if len(set(found.listeners)) < len(found.listeners):
-        return "listeners: each name once"
-    if (found.feed is None) != found.feed_omitted:
-        return "feed: an object, or feed_omitted is true"
-    if found.deadline_at.year not in YEARS:
-        return "deadline_at: from 1970 to 2199"
-    return None
-
-
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _instant(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds" if at.microsecond else "seconds").replace("+00:00", "Z")
 
 
 # ---------------------------------------------------------------------- routes
@@ -386,40 +380,9 @@ def _stage_of(
 
 
 def _record(row: Any) -> Record:
-    return Record(
-        id=row["id"],
-        type=row["type"],
-        status=row["status"],
-        stage=row["stage"],
-        epoch=row["epoch"],
-        fence=row["fence"],
-        restarts=row["restarts"],
-        tries=row["tries"],
-        checks=row["checks"],
-        conditions=json.loads(row["conditions"]),
-        requester=row["requester"],
-        feed=json.loads(row["feed"]),
-        plan=msgspec.json.decode(row["plan"], type=Plan),
-        check_due=row["check_due"],
-        overdue=row["overdue"],
-        left_s=row["left_s"],
-        deadline_at=row["deadline_at"],
-        nonce=row["nonce"],
-    )
+    plan = msgspec.json.decode(row["plan"], type=Plan)
+    return Record(**{**row, "conditions": json.loads(row["conditions"]), "feed": json.loads(row["feed"]), "plan": plan})
 
 
 def _part(row: Any) -> Part:
-    return Part(
-        listener=row["listener"],
-        stage=row["stage"],
-        required=row["required"],
-        state=row["state"],
-        attempts=row["attempts"],
-        rows=row["rows"],
-        bytes=row["bytes"],
-        checksum=row["checksum"],
-        columns=json.loads(row["columns"] or "[]"),
-        place=row["place"],
-        object_key=row["object_key"],
-        error=row["error"],
-    )
+    return Part(**{**row, "columns": json.loads(row["columns"] or "[]")})

@@ -70,7 +70,7 @@ UPDATE tickwright.reports r
             AND ($5 > (c.type = ANY ($4::text[]))::integer OR c.deadline_at <= now())
           ORDER BY cardinality(array_positions($4::text[], c.type)), c.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING r.id, r.type, r.status, r.stage, r.epoch, r.fence, r.restarts, r.tries, r.checks, r.conditions::text, r.requester, r.feed::text,
-          r.plan::text, r.deadline_at, r.notify, r.nonce, r.check_at <= clock_timestamp() AS check_due, r.deadline_at <= clock_timestamp() AS overdue,
+          r.plan::text, r.deadline_at, r.nonce, r.check_at <= clock_timestamp() AS check_due, r.deadline_at <= clock_timestamp() AS overdue,
           extract(epoch FROM r.deadline_at - clock_timestamp())::float8 AS left_s;
 
 -- name: next_step_in
@@ -83,7 +83,7 @@ SELECT least(
 
 -- name: report_parts
 -- All parts of a report. Index: report_parts_pkey.
-SELECT listener, stage, kind, required, epoch, state, attempts, rows, bytes, checksum, columns::text, place, object_key, error
+SELECT listener, stage, required, state, attempts, rows, bytes, checksum, columns::text, place, object_key, error
   FROM tickwright.report_parts WHERE report_id = $1 ORDER BY stage, listener;
 
 -- name: held_steps

@@ -18,7 +18,7 @@ UPDATE tickwright.reports SET cleared_at = clock_timestamp() WHERE id = ANY ($1:
 
 -- name: old_reports
 -- At most $2 records without a file that ended longer than $1 ago and were cleared. Index: reports_old.
-SELECT id FROM tickwright.reports
+SELECT id, file_key FROM tickwright.reports
  WHERE file_key IS NULL AND cleared_at IS NOT NULL AND finished_at <= now() - $1::interval ORDER BY finished_at LIMIT $2;
 
 -- name: delete_reports
