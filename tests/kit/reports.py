@@ -22,8 +22,7 @@ from tickwright.capabilities.reports.parts.listeners import PartFetcher, ReportL
 from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage
 from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.capabilities.reports.requests.conditions import query_key
-from tickwright.capabilities.reports.requests.records import Created, NewReport, create_record
-from tickwright.capabilities.reports.requests.store import RecordsStore, Routes
+from tickwright.capabilities.reports.requests.store import Created, NewReport, RecordsStore, Routes
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
@@ -94,7 +93,7 @@ class ReportWorld:
         key = query_key(kind, plan.format, said)
         new = NewReport(type=kind, query_key=key, conditions=said, requester=requester, plan=plan)
         async with self.pool.acquire() as connection, connection.transaction():
-            return await create_record(connection, self.records.routes, new)
+            return await self.records.create(connection, new)
 
     async def cancel(self, report_id: int) -> bool:
         """End it, as the service does."""

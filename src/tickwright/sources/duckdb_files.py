@@ -25,7 +25,7 @@ import msgspec
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import Column
-from tickwright.sources.duckdb_values import NESTING_MAX, nesting, select
+from tickwright.sources.duckdb_values import NESTING_MAX, identifier, literal, nesting, select
 from tickwright.sources.query_process import (
     PLACE,
     THREADS,
@@ -197,16 +197,6 @@ def _struct(types: Mapping[str, str]) -> str:
 def pattern(path: Path) -> str:
     """Return a path as a literal that DuckDB reads as one file, not as a pattern."""
     return literal(_WILD.sub(r"[\1]", str(path)))
-
-
-def literal(text: str) -> str:
-    """Return ``text`` as a literal of DuckDB's SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def identifier(name: str) -> str:
-    """Return ``name`` as an identifier of DuckDB's SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def filled(name: str, /, **gaps: str) -> str:

@@ -39,6 +39,16 @@ def nesting(sql: str) -> int:
     return deepest
 
 
+def literal(text: str) -> str:
+    """Return ``text`` as a literal of DuckDB's SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def identifier(name: str) -> str:
+    """Return ``name`` as an identifier of DuckDB's SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 # ---------------------------------------------------------------------- columns
 
 _NATIVE = (
@@ -140,8 +150,8 @@ def _text(value: str, kind: "DuckDBPyType", depth: int) -> str:
     if kind.id != "struct":
         raise _NotKept
     fields = [
-        f"CAST(to_json({_literal(name)}) AS VARCHAR) || ':' || "
-        + _there(f"struct_extract({value}, {_literal(name)})", field, depth)
+        f"CAST(to_json({literal(name)}) AS VARCHAR) || ':' || "
+        + _there(f"struct_extract({value}, {literal(name)})", field, depth)
         for name, field in _children(kind)
     ]
     return _joined("{}", value, f"[{', '.join(fields)}]")
@@ -175,7 +185,3 @@ def _each(values: str, one: str, made: str) -> str:
 def _joined(around: str, value: str, texts: str) -> str:
     joined = f"'{around[0]}' || array_to_string({texts}, ',') || '{around[1]}'"
     return f"CASE WHEN {value} IS NOT NULL THEN {joined} END"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -13,7 +13,7 @@ import resource
 import sqlite3
 import sys
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
 
 from msgspec import structs
@@ -39,6 +39,10 @@ from tickwright.sources.query_process import (
 )
 from tickwright.sources.rows import ROW_BYTES_MAX, gathered, row_too_large
 from tickwright.store.queries import load
+
+if TYPE_CHECKING:
+    from tickwright.sources.duckdb_files import DuckdbReader
+
 
 # ---------------------------------------------------------------------- SQLite
 
@@ -149,7 +153,14 @@ def main(parent: int) -> None:
         bound(data_bytes=DATA_BYTES, cpu_s=CPU_S)
         write_answer(answers, Begun())
         try:
-            last: Rows | Loaded | Failed = _loaded(asked) if isinstance(asked, Load) else _answered(asked, answers)
+            last: Rows | Loaded | Failed
+            if isinstance(asked, Load):
+                from tickwright.sources.duckdb_files import load_file
+
+                load_file(asked)
+                last = Loaded()
+            else:
+                last = _answered(asked, answers)
         except (Rejected, Unavailable) as error:
             last = Failed(Problem.of(error))
         last = structs.replace(last, again=left > 0 and has_released_memory(IDLE_BYTES_MAX))
@@ -157,26 +168,6 @@ def main(parent: int) -> None:
         if not last.again:
             break
     os._exit(0)
-
-
-class Reader(Protocol):
-    """Reads one query. Its errors are those of :class:`tickwright.ports.reports.Source`."""
-
-    def open(self) -> tuple[Column, ...]:
-        """Start the query and return its columns."""
-
-    def fetch(self) -> Sequence[Sequence[Any]]:
-        """Return the next rows, some hundreds; none at the end."""
-
-    def close(self) -> None:
-        """Release all resources. Harmless when nothing was opened."""
-
-
-def _loaded(asked: Load) -> Loaded:
-    from tickwright.sources.duckdb_files import load_file
-
-    load_file(asked)
-    return Loaded()
 
 
 def _answered(query: Query, answers: BinaryIO) -> Rows:
@@ -194,10 +185,8 @@ def _answered(query: Query, answers: BinaryIO) -> Rows:
     return Rows([])
 
 
-def _reader(query: Query) -> Reader:
+def _reader(query: Query) -> "SqliteReader | DuckdbReader":
     if query.kind == "sqlite":
-        from tickwright.sources.query_program import SqliteReader
-
         return SqliteReader(query)
     from tickwright.sources.duckdb_files import DuckdbReader
 

@@ -36,6 +36,7 @@ whole definition.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -84,7 +85,7 @@ STAGES_MAX = 10
 SQL_BYTES_MAX = 65_536
 COLUMN_CHARS_MAX = 200
 NAMES_MAX = 1_000
-_SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
+_SECOND = timedelta(seconds=1)
 
 
 def definition_of(plan: Plan) -> dict[str, Any]:
@@ -123,23 +124,20 @@ def _sql(value: Any) -> str:
     return value
 
 
-def _seconds(low: timedelta, high: timedelta) -> Reader:
+def _units(unit: timedelta, plural: str, low: timedelta, high: timedelta) -> Reader:
+    """Return a reader of durations as a whole number of units."""
     read = lasting(low, high)
 
-    def seconds(value: Any) -> int:
+    def units(value: Any) -> int:
         duration: timedelta = read(value)
-        if duration % _SECOND:
-            raise bad("whole seconds")
-        return duration // _SECOND
+        if duration % unit:
+            raise bad(f"whole {plural}")
+        return duration // unit
 
-    return seconds
+    return units
 
 
-def _milliseconds(value: Any) -> int:
-    duration: timedelta = lasting(timedelta(milliseconds=10), timedelta(hours=6))(value)
-    if duration % _MILLISECOND:
-        raise bad("whole milliseconds")
-    return duration // _MILLISECOND
+_seconds = partial(_units, _SECOND, "seconds")
 
 
 def _name(value: Any) -> str:
@@ -224,7 +222,7 @@ LISTENER_WORDS: Mapping[str, Reader] = {
     "stage": whole(1, STAGES_MAX),
     "required": flag,
     "attempts": whole(1, 100),
-    "timeout": _milliseconds,
+    "timeout": _units(timedelta(milliseconds=1), "milliseconds", timedelta(milliseconds=10), timedelta(hours=6)),
     "columns": _columns,
 }
 PARAMETER_WORDS: Mapping[str, Reader] = {

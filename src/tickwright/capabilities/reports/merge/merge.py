@@ -12,6 +12,21 @@ for a BIGINT it reads 2.5 as 2 and true as 1, and it reads decimals through a do
 text and cast here. A value that does not fit raises an error with listener, column and row. A document that the file
 stores as text keeps each of its digits, because a cast of a text to JSON only validates it.
 
+**CSV.** RFC 4180, and safe to open in a spreadsheet; DuckDB's own quoting is off::
+
+    number        as it is: 5, -5, 0.10, 1e+300, nan, inf          boolean     true, false
+    TIMESTAMPTZ   2026-01-01T00:00:00.000000Z, in UTC              TIMESTAMP   2026-01-01T00:00:00.000000
+    DATE          2026-01-01                                       TIME        10:00:00, 10:00:00.5
+    BLOB          lower-case hexadecimal digits                    UUID, ENUM  their text
+    list, struct, map, JSON   JSON text                            null        nothing; an empty text is ""
+
+A cell that is no number and begins like a formula gets a leading apostrophe. A formula begins with ``= + - @`` or their
+full-width forms, also after white space and invisible characters, or with TAB, CR, LF or NUL. A text that is exactly a
+negative number is a number: values beyond DuckDB's types, such as a decimal of more than 38 digits, are texts here.
+``-Infinity`` and ``-inf`` are such numbers; a spreadsheet may read them as an unknown name, which calls nothing. NUL is
+dropped. Only a cell with a comma, a quote, CR or LF, or white space at an end is quoted. In a file of one column null
+is ``""`` too: most readers would skip an empty line.
+
 **Feeds.** A feed is one row that a stage's parts give to the queries of the next stage, as JSON values::
 
     integer within 64 bits, floating point, boolean, text     as JSON has them
@@ -29,20 +44,19 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
+from enum import Enum
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unicodedata import category
 
 import msgspec
 
-from tickwright.capabilities.reports.merge.csv_text import Kind, csv_values, header_name, kind_of, plain_text
 from tickwright.capabilities.reports.merge.sandbox import (
     STATEMENTS,
     MergeBounds,
     check_select,
-    named,
     open_duck,
-    quoted,
     read_select,
     shown,
     too_large,
@@ -51,11 +65,118 @@ from tickwright.capabilities.reports.parts.values import DOCUMENT_TEXT
 from tickwright.capabilities.reports.plan import Format
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import Column
-from tickwright.sources.duckdb_values import json_text
+from tickwright.sources.duckdb_values import identifier, json_text, literal
 
 if TYPE_CHECKING:
     import duckdb
     from duckdb import DuckDBPyConnection
+
+
+# ---------------------------------------------------------------------- CSV cells
+
+
+_UNSEEN = r"[\s\p{Z}\p{Cc}\p{Cf}]"
+_FORMULA = r"=+\-@＝＋－＠"
+_DANGER = rf"^{_UNSEEN}*[{_FORMULA}]|^[\t\r\n\x00]"
+_NUMBER = r"^-([0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|Infinity|inf)\z"
+_QUOTE = r'[",\r\n]|^[\s\v\p{Z}]|[\s\v\p{Z}]$|^$'
+_ODD = rf'[",\r\n\x00]|^[\p{{Z}}\p{{Cc}}\p{{Cf}}{_FORMULA}\s]|[\s\v\p{{Z}}]$|^$'
+"""Cells that need the full check; most cells do not match."""
+_BEGINS = frozenset("=+-@＝＋－＠")
+_BEGINS_AT_ONCE = frozenset("\t\r\n\0")
+BOM = "\ufeff"
+
+
+Kind = Enum("Kind", "NUMBER PLAIN DATE INSTANT LOCAL NANOSECONDS BLOB NESTED TEXT")
+"""The kinds of DuckDB types that are written differently."""
+_NUMBERS = "TINYINT SMALLINT INTEGER BIGINT HUGEINT UTINYINT USMALLINT UINTEGER UBIGINT UHUGEINT BIGNUM"
+_KINDS = {
+    **dict.fromkeys((*_NUMBERS.split(), "FLOAT", "DOUBLE"), Kind.NUMBER),
+    **dict.fromkeys(("BOOLEAN", "UUID", "BIT", "TIME", "TIME_NS", "TIME WITH TIME ZONE"), Kind.PLAIN),
+    "DATE": Kind.DATE,
+    "TIMESTAMP WITH TIME ZONE": Kind.INSTANT,
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), Kind.LOCAL),
+    "TIMESTAMP_NS": Kind.NANOSECONDS,
+    "BLOB": Kind.BLOB,
+    "VARIANT": Kind.NESTED,
+}
+_NESTED = re.compile(r"(STRUCT|MAP|UNION)\(|.*\[[0-9]*\]$", re.DOTALL)
+
+
+def kind_of(type_name: str) -> Kind:
+    """Return the kind of a type as ``DESCRIBE`` names it; an unknown type is text, which is always safe."""
+    if type_name.startswith("DECIMAL("):
+        return Kind.NUMBER if type_name.endswith(")") else Kind.NESTED
+    if _NESTED.match(type_name):
+        return Kind.NESTED
+    return _KINDS.get(type_name, Kind.TEXT)
+
+
+def plain_text(value: str, type_name: str) -> str:
+    """Return SQL for the text of ``value``, not yet safe for a file."""
+    match kind_of(type_name):
+        case Kind.INSTANT:
+            return f"strftime({value} AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ')"
+        case Kind.LOCAL:
+            return f"strftime(CAST({value} AS TIMESTAMP), '%Y-%m-%dT%H:%M:%S.%f')"
+        case Kind.NANOSECONDS:
+            return f"strftime({value}, '%Y-%m-%dT%H:%M:%S.%n')"
+        case Kind.BLOB:
+            return f"lower(hex({value}))"
+        case Kind.NESTED:
+            return json_text(value, type_name, "merge_refused")
+    return f"CAST({value} AS VARCHAR)"
+
+
+def csv_cell(value: str, type_name: str) -> str:
+    """Return SQL for the complete cell of ``value``; null stays null."""
+    text = plain_text(value, type_name)
+    match kind_of(type_name):
+        case Kind.NUMBER | Kind.PLAIN | Kind.BLOB:
+            return text
+        case Kind.DATE | Kind.INSTANT | Kind.LOCAL | Kind.NANOSECONDS:  # before Christ, or -infinity
+            return f"CASE WHEN starts_with({text}, '-') THEN '''' || {text} ELSE {text} END"
+    danger = f"{_has(text, _DANGER)} AND NOT {_has(text, _NUMBER)}"
+    safe = f"replace(CASE WHEN {danger} THEN '''' || {text} ELSE {text} END, chr(0), '')"
+    whole = f"CASE WHEN {_has(safe, _QUOTE)} THEN '\"' || replace({safe}, '\"', '\"\"') || '\"' ELSE {safe} END"
+    return f"CASE WHEN {_has(text, _ODD)} THEN {whole} ELSE {text} END"
+
+
+def csv_values(columns: Sequence[Column], places: Sequence[str], *, bom: bool) -> str:
+    """Return the select list of a file: a cell for each column, named as its header cell."""
+    cells = [csv_cell(place, column.type) for place, column in zip(places, columns, strict=True)]
+    if len(cells) == 1:
+        cells = [f"coalesce({cells[0]}, '\"\"')"]
+    headers = [header_cell(column.name) for column in columns]
+    headers[0] = BOM * bom + headers[0]
+    return ", ".join(f"{cell} AS {identifier(header)}" for cell, header in zip(cells, headers, strict=True))
+
+
+def header_name(name: str) -> str:
+    """Return a column's name, made safe like a cell."""
+    begin = next((char for char in name if not _is_unseen(char)), "")
+    is_danger = begin in _BEGINS or name[:1] in _BEGINS_AT_ONCE
+    return "'" * is_danger + name.replace("\0", "")
+
+
+def header_cell(name: str) -> str:
+    """Return the header cell of a column."""
+    safe = header_name(name)
+    if safe == "" or _is_space(safe[0]) or _is_space(safe[-1]) or any(char in safe for char in '",\r\n'):
+        return '"' + safe.replace('"', '""') + '"'
+    return safe
+
+
+def _has(text: str, pattern: str) -> str:
+    return f"regexp_matches({text}, {literal(pattern)})"
+
+
+def _is_unseen(char: str) -> bool:
+    return category(char) in {"Cc", "Cf"} or _is_space(char)
+
+
+def _is_space(char: str) -> bool:
+    return category(char)[0] == "Z" or char in "\t\n\v\f\r"
 
 
 # ---------------------------------------------------------------------- parts as tables
@@ -106,7 +227,9 @@ def make_views(connection: "DuckDBPyConnection", parts: Sequence[PartFile], mark
         values = ", ".join(_checked(column, f"{marker}:{number}:{place}:") for place, column in enumerate(part.columns))
         statement = STATEMENTS["part_view" if part.columns else "part_without_columns"]
         try:
-            connection.execute(statement.format(name=named(part.listener), values=values, rows=_rows(part))).fetchall()
+            connection.execute(
+                statement.format(name=identifier(part.listener), values=values, rows=_rows(part))
+            ).fetchall()
         except duckdb.Error as error:
             raise unreadable(part, shown(str(error), hidden(parts), 300)) from error
 
@@ -133,7 +256,7 @@ def value_problem(
     part = parts[int(found[1])]
     column = part.columns[int(found[2])]
     row, value = 0, ""
-    search = STATEMENTS["misfit"].format(name=named(column.name), rows=_rows(part), fitted=_fitted("raw", column))
+    search = STATEMENTS["misfit"].format(name=identifier(column.name), rows=_rows(part), fitted=_fitted("raw", column))
     with suppress(duckdb.Error):  # interrupted, or out of memory: the message has no row
         row, value = (connection.execute(search).fetchall() or [(0, "")])[0]
     where = f"row {row}, " if row else ""
@@ -141,17 +264,17 @@ def value_problem(
 
 
 def _rows(part: PartFile) -> str:
-    columns = ", ".join(f"{quoted(column.name)}: {quoted(_raw(column.type))}" for column in part.columns)
-    return STATEMENTS["part_rows"].format(path=quoted(str(part.path)), columns=columns)
+    columns = ", ".join(f"{literal(column.name)}: {literal(_raw(column.type))}" for column in part.columns)
+    return STATEMENTS["part_rows"].format(path=literal(str(part.path)), columns=columns)
 
 
 def _checked(column: Column, marker: str) -> str:
     """Return SQL for a column of a view; a value that does not fit raises an error that begins with ``marker``."""
-    name = named(column.name)
+    name = identifier(column.name)
     fitted = _fitted(name, column)
     if fitted == name:
         return name
-    problem = f"error({quoted(marker)} || left(CAST({name} AS VARCHAR), 80))"
+    problem = f"error({literal(marker)} || left(CAST({name} AS VARCHAR), 80))"
     return f"CASE WHEN {name} IS NULL THEN NULL ELSE coalesce({fitted}, {problem}) END AS {name}"
 
 
@@ -176,8 +299,8 @@ def _fitted(raw: str, column: Column) -> str:
     if word in _CAST:
         return cast
     if word == "JSON":
-        is_text = f"starts_with(CAST({raw} AS VARCHAR), {quoted(_DOCUMENT_BEGINS)})"
-        return f"CASE WHEN {is_text} THEN TRY_CAST({raw} ->> {quoted(DOCUMENT_TEXT)} AS JSON) ELSE {raw} END"
+        is_text = f"starts_with(CAST({raw} AS VARCHAR), {literal(_DOCUMENT_BEGINS)})"
+        return f"CASE WHEN {is_text} THEN TRY_CAST({raw} ->> {literal(DOCUMENT_TEXT)} AS JSON) ELSE {raw} END"
     decimal = _DECIMAL.fullmatch(word)
     return _exact(raw, column.type, int(decimal[2] or (0 if decimal[1] else 3))) if decimal else raw
 
@@ -208,25 +331,6 @@ JSON_BYTES_MAX = 1024 * 1024
 INT64_MAX = 2**63 - 1
 
 
-def feed_table(select: str, columns: Sequence[Column]) -> str:
-    """Return the statement that runs ``select`` once and keeps its first two rows, each value as JSON."""
-    places = [f"c{number}" for number in range(len(columns))]
-    values = [f"{json_value(place, column.type)} AS {place}" for place, column in zip(places, columns, strict=True)]
-    return STATEMENTS["feed_table"].format(values=", ".join(values), select=select, places=", ".join(places))
-
-
-def feed_sizes(columns: Sequence[Column]) -> str:
-    """Return the SELECT for the JSON bytes of each kept row."""
-    sizes = " + ".join(f"coalesce(strlen(CAST(c{number} AS VARCHAR)), 4)" for number in range(len(columns)))
-    return STATEMENTS["feed_sizes"].format(sizes=sizes)
-
-
-def feed_texts(columns: Sequence[Column]) -> str:
-    """Return the SELECT for the row, a JSON text for each column."""
-    texts = ", ".join(f"CAST(c{number} AS VARCHAR)" for number in range(len(columns)))
-    return STATEMENTS["feed_texts"].format(texts=texts)
-
-
 def json_value(value: str, type_name: str, depth: int = 0) -> str:
     """Return SQL for ``value`` as JSON."""
     element = _element(type_name)
@@ -253,34 +357,6 @@ def _element(type_name: str) -> str:
     while type_name.endswith("]"):
         type_name = type_name[: type_name.rindex("[")]
     return type_name
-
-
-def check_sizes(sizes: Sequence[int]) -> None:
-    """Refuse a feed that is not exactly one row, or too large.
-
-    Raises:
-        Rejected: ``feed_not_one_row``, ``feed_too_large``. Permanent.
-    """
-    if len(sizes) != 1:
-        raise Rejected("feed_not_one_row", f"a feed gives one row; this one gave {'none' if not sizes else 'several'}")
-    if sizes[0] > JSON_BYTES_MAX:
-        raise Rejected("feed_too_large", f"a feed has at most {JSON_BYTES_MAX} bytes of JSON; this one has {sizes[0]}")
-
-
-def feed_values(columns: Sequence[Column], texts: Sequence[str | None]) -> dict[str, Any]:
-    """Return the values by column name.
-
-    Raises:
-        Rejected: ``feed_too_large``: more than 100,000 values. Permanent.
-    """
-    values = {
-        column.name: None if text is None else _decoded(column, text)
-        for column, text in zip(columns, texts, strict=True)
-    }
-    count = sum(len(value) if isinstance(value, list) else 1 for value in values.values())
-    if count > VALUES_MAX:
-        raise Rejected("feed_too_large", f"a feed has at most {VALUES_MAX} values; this one has {count}")
-    return values
 
 
 def _decoded(column: Column, text: str) -> Any:
@@ -349,7 +425,7 @@ def merge(
         parts: Tables by listener name; each file belongs to this report alone.
         sql: One SELECT; checked again here.
         out: In ``folder``; on disk when this returns, removed when it fails.
-        form: ``csv`` (see :mod:`csv_text`) or ``parquet`` (DuckDB's types, zstd).
+        form: ``csv`` or ``parquet`` (DuckDB's types, zstd).
         bom: Whether CSV begins with a byte order mark.
         folder: For this merge alone; spilled data goes there and is removed afterwards.
         bounds: Resource limits.
@@ -373,9 +449,28 @@ def feed(parts: Sequence[PartFile], sql: str, *, folder: Path, bounds: MergeBoun
     """
     with _over_parts(parts, sql, folder, bounds or MergeBounds()) as (connection, select):
         columns = _columns(connection, select)
-        connection.execute(feed_table(select, columns)).fetchall()
-        check_sizes([row[0] for row in connection.execute(feed_sizes(columns)).fetchall()])
-        return feed_values(columns, connection.execute(feed_texts(columns)).fetchall()[0])
+        names = [f"c{number}" for number in range(len(columns))]
+        values = [f"{json_value(name, column.type)} AS {name}" for name, column in zip(names, columns, strict=True)]
+        table = STATEMENTS["feed_table"].format(values=", ".join(values), select=select, places=", ".join(names))
+        connection.execute(table).fetchall()
+        size = " + ".join(f"coalesce(strlen(CAST({name} AS VARCHAR)), 4)" for name in names)
+        sizes = [row[0] for row in connection.execute(STATEMENTS["feed_sizes"].format(sizes=size)).fetchall()]
+        if len(sizes) != 1:
+            text = f"a feed gives one row; this one gave {'several' if sizes else 'none'}"
+            raise Rejected("feed_not_one_row", text)
+        if sizes[0] > JSON_BYTES_MAX:
+            text = f"a feed has at most {JSON_BYTES_MAX} bytes of JSON; this one has {sizes[0]}"
+            raise Rejected("feed_too_large", text)
+        texts = STATEMENTS["feed_texts"].format(texts=", ".join(f"CAST({name} AS VARCHAR)" for name in names))
+        found = connection.execute(texts).fetchall()[0]
+        row = {
+            column.name: None if text is None else _decoded(column, text)
+            for column, text in zip(columns, found, strict=True)
+        }
+        count = sum(len(value) if isinstance(value, list) else 1 for value in row.values())
+        if count > VALUES_MAX:
+            raise Rejected("feed_too_large", f"a feed has at most {VALUES_MAX} values; this one has {count}")
+        return row
 
 
 @contextmanager
@@ -420,7 +515,7 @@ def _write(connection: "DuckDBPyConnection", select: str, *, out: Path, form: Fo
     places = [f"c{number}" for number in range(len(columns))]
     values = csv_values(columns, places, bom=bom) if form == "csv" else _parquet_values(columns, places)
     result = STATEMENTS["result"].format(values=values, select=select, places=", ".join(places))
-    copy = STATEMENTS[f"copy_{form}"].format(result=result, out=quoted(str(out)))
+    copy = STATEMENTS[f"copy_{form}"].format(result=result, out=literal(str(out)))
     try:
         rows = connection.execute(copy).fetchall()[0][0]
     except duckdb.ConversionException as error:
@@ -453,7 +548,8 @@ def _finished(out: Path, rows: int) -> MergedFile:
 def _parquet_values(columns: Sequence[Column], places: Sequence[str]) -> str:
     """Return a select list that keeps types: DuckDB would write 128-bit integers as DOUBLE."""
     return ", ".join(
-        f"{_kept(place, column.type)} AS {named(column.name)}" for place, column in zip(places, columns, strict=True)
+        f"{_kept(place, column.type)} AS {identifier(column.name)}"
+        for place, column in zip(places, columns, strict=True)
     )
 
 

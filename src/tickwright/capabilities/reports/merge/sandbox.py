@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tickwright.capabilities.reports.schema import SqlChecks
 from tickwright.domain.errors import Rejected
 from tickwright.domain.placeholders import one_query, placeholders
-from tickwright.sources.duckdb_values import NESTING_MAX, nesting
+from tickwright.sources.duckdb_values import NESTING_MAX, literal, nesting
 from tickwright.store.queries import load
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _connected(spill: Path, bounds: MergeBounds, files: Sequence[Path]) -> "Duck
         "allow_persistent_secrets": False,
     }
     connection = duckdb.connect(":memory:", config=config)
-    allowed = ", ".join(quoted(str(path)) for path in files)
+    allowed = ", ".join(literal(str(path)) for path in files)
     for statement in (
         f"SET max_temp_directory_size = '{bounds.disk_bytes}B'",  # has no effect in the configuration above
         "SET enable_progress_bar = false",  # drawn for a program without a file, such as a merge process
@@ -119,16 +119,6 @@ def warm_up() -> None:
 
     with duckdb.connect(":memory:", config={"threads": 1}) as connection:
         connection.execute(STATEMENTS["warm"]).fetchall()
-
-
-def quoted(text: str) -> str:
-    """Return ``text`` as a literal of DuckDB's SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def named(name: str) -> str:
-    """Return ``name`` as an identifier of DuckDB's SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def too_large(why: str) -> Rejected:

@@ -233,17 +233,16 @@ class StepRun:
 
     async def _carry_out(self, step: Step, parts: Sequence[Part]) -> None:
         record, records = self._record, self._resources.records
+        if isinstance(step, Wait | Announce):
+            await self._resources.places.touch_all({(record.id, record.epoch): record.plan})
         match step:
             case Wait():
-                await self._resources.places.touch(record.id, record.epoch, record.plan)
                 self._step.is_ending = True
                 await records.leave(record, self._owner)
                 self.outcome = "waited"
             case Announce(listeners):
-                await self._resources.places.touch(record.id, record.epoch, record.plan)
-                _log.info(
-                    "reports.announcement_repeated", report=record.id, listeners=listeners, check=record.checks + 1
-                )
+                check = record.checks + 1
+                _log.info("reports.announcement_repeated", report=record.id, listeners=listeners, check=check)
                 self._step.is_ending = True
                 await records.announce_again(record, self._owner, listeners)
                 self.outcome = "announced"

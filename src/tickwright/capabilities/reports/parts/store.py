@@ -328,10 +328,6 @@ class PartStorage:
             return None
         return answer
 
-    async def touch(self, report_id: int, epoch: int, plan: Plan) -> None:
-        """Renew the life of a report in Redis."""
-        await self.touch_all({(report_id, epoch): plan})
-
     async def touch_all(self, plans: Mapping[tuple[int, int], Plan]) -> None:
         """Renew the lives of (report, epoch) pairs, all of equal life in one call."""
         if self._shared is None:

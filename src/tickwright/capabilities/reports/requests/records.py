@@ -4,29 +4,18 @@ The answer to a request is the record, at once. A requester has one report under
 gets the record of the first. No operation waits for a part or a file.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from tickwright.capabilities.reports.parts.store import PartStorage
-from tickwright.capabilities.reports.plan import Plan
 from tickwright.capabilities.reports.report_types import ReportTypes
 from tickwright.capabilities.reports.requests.conditions import normalise, query_key
 from tickwright.capabilities.reports.requests.explain import explain, timeline
-from tickwright.capabilities.reports.requests.store import (
-    SQL,
-    AnnouncedStage,
-    RecordsStore,
-    Routes,
-    announce_stage,
-    served_by,
-)
+from tickwright.capabilities.reports.requests.store import NewReport, RecordsStore
 from tickwright.capabilities.reports.requests.views import ReportDetail, ReportRequestBody, ReportView, RequestedReport
-from tickwright.domain.errors import Contended, Rejected, TickwrightError
+from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.domain.strict_json import shown
 from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.caller import Caller
@@ -36,72 +25,6 @@ from tickwright.store.audit import write_audit
 from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
-
-CREATE_TRIES = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewReport:
-    """A checked request. ``plan`` contains the request's own format."""
-
-    type: str
-    query_key: str
-    conditions: Mapping[str, Any]
-    requester: str
-    plan: Plan
-    source: str = ""
-    department: str | None = None
-    notify: str | None = None
-
-
-class Created(NamedTuple):
-    """The record that answers a request; ``created`` is false if an equal one was under way."""
-
-    id: int
-    created: bool
-
-
-async def create_record(connection: Connection, routes: Routes, new: NewReport) -> Created:
-    """Create a record with its parts and announce it, in the caller's transaction, or return the equal one under way.
-
-    Raises:
-        Contended: ``report_in_flight``: equal reports begin and end in each try. Retry.
-
-    Invariants:
-        RRC-1: one report under way per requester and query key.
-    """
-    for _ in range(CREATE_TRIES):
-        row = await connection.fetchrow(
-            SQL["insert_report"], new.source, new.type, new.query_key, json.dumps(new.conditions), new.department,
-            new.requester, msgspec.json.encode(new.plan).decode(), new.notify, float(new.plan.deadline_s),
-            float(new.plan.check_every_s),
-        )  # fmt: skip
-        if row is not None:
-            await _insert_parts(connection, routes, row["id"], new.plan)
-            stage = AnnouncedStage(
-                row["id"], row["epoch"], 1, new.type, new.conditions, {}, new.requester, row["deadline_at"]
-            )
-            await announce_stage(connection, routes, stage, new.plan)
-            return Created(row["id"], created=True)
-        found = await connection.fetchval(SQL["running_report"], new.requester, new.query_key)
-        if found is not None:
-            return Created(found, created=False)
-    raise Contended("report_in_flight", "an equal report begins or ends at this moment; try again")
-
-
-async def _insert_parts(connection: Connection, routes: Routes, report_id: int, plan: Plan) -> None:
-    listeners = plan.listeners
-    await connection.execute(
-        SQL["insert_parts"],
-        report_id,
-        [one.name for one in listeners],
-        [one.stage for one in listeners],
-        [one.kind for one in listeners],
-        [served_by(one.kind, one.name, one.source) for one in listeners],
-        [one.required for one in listeners],
-        routes.grace_s,
-    )
-
 
 LISTING = load("tickwright.capabilities.reports.sql", "listing.sql")
 MAX_AGE_MAX = timedelta(days=365)
@@ -115,6 +38,7 @@ class Records:
         self, pool: Pool, store: RecordsStore, types: ReportTypes, storage: PartStorage, objects: ObjectStore
     ) -> None:
         self._pool, self._store, self._types, self._storage, self._objects = pool, store, types, storage, objects
+        self.create = store.create
 
     # ------------------------------------------------------------------ requests
 
@@ -134,7 +58,7 @@ class Records:
         created = False
         if report_id is None:
             async with self._pool.acquire() as connection, connection.transaction():
-                report_id, created = await create_record(connection, self._store.routes, new)
+                report_id, created = await self.create(connection, new)
                 if created:
                     details = {"type": new.type, "requester": new.requester, "conditions": new.conditions}
                     await write_audit(connection, caller, "reports.request", f"report:{report_id}", after=details)
@@ -142,7 +66,7 @@ class Records:
             return view(RequestedReport, await _row(connection, report_id), created=created)
 
     async def check(self, body: ReportRequestBody, caller: Caller) -> NewReport:
-        """Return the checked request, ready for :meth:`create`; errors as :meth:`request`."""
+        """Return the checked request, ready for ``create``; errors as :meth:`request`."""
         async with self._pool.acquire() as connection:
             plan = await self._types.plan(connection, body.type)
             notify = body.notify or plan.notify
@@ -160,14 +84,6 @@ class Records:
             department=body.department,
             notify=notify,
         )
-
-    async def create(self, connection: Connection, new: NewReport) -> Created:
-        """Create a checked report in the caller's transaction, or return the equal one under way.
-
-        Raises:
-            Contended: ``report_in_flight``. Retry.
-        """
-        return await create_record(connection, self._store.routes, new)
 
     async def _recent(self, new: NewReport, max_age: str | None) -> int | None:
         """Return the finished report that is recent enough to answer the request, if its file exists."""

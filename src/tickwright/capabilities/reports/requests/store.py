@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from tickwright.capabilities.reports.merge.steps import Part, Record
-from tickwright.capabilities.reports.plan import Plan
-from tickwright.domain.errors import Rejected, storable
+from tickwright.capabilities.reports.plan import Listener, Plan
+from tickwright.domain.errors import Contended, Rejected, storable
 from tickwright.ports.reports import PartFacts
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -31,6 +31,7 @@ BODY_BYTES_MAX = 262_144
 FEED_BYTES_MAX = 65_536
 LISTENERS_MAX = 100
 YEARS = range(1970, 2200)
+CREATE_TRIES = 5
 
 Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_]{1,50}\Z")]
@@ -184,11 +185,9 @@ class Routes:
         return f"amqp:{self.exchange}/{listener}"
 
 
-def served_by(kind: str, listener: str, source: str | None) -> str:
+def _served_by(listener: Listener) -> str:
     """Return what serves a part: its function or service, or its source."""
-    if kind == "sql":
-        return f"source:{source}"
-    return f"{kind}:{listener}"
+    return f"source:{listener.source}" if listener.kind == "sql" else f"{listener.kind}:{listener.name}"
 
 
 async def announce_stage(connection: Connection, routes: Routes, stage: AnnouncedStage, plan: Plan) -> None:
@@ -201,6 +200,27 @@ async def announce_stage(connection: Connection, routes: Routes, stage: Announce
 
 
 SQL = load("tickwright.capabilities.reports.sql", "records.sql")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewReport:
+    """A checked request. ``plan`` contains the request's own format."""
+
+    type: str
+    query_key: str
+    conditions: Mapping[str, Any]
+    requester: str
+    plan: Plan
+    source: str = ""
+    department: str | None = None
+    notify: str | None = None
+
+
+class Created(NamedTuple):
+    """The record that answers a request; ``created`` is false if an equal one was under way."""
+
+    id: int
+    created: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +237,7 @@ class RecordsStore:
     """The rows of ``tickwright.reports``.
 
     Invariants:
+        RRC-1: one report under way per requester and query key.
         RRC-2: every write of a step is made under its fence, or not at all.
         RRC-3: a record that is over never changes its status again.
     """
@@ -224,6 +245,34 @@ class RecordsStore:
     def __init__(self, pool: Pool, routes: Routes) -> None:
         self._pool, self.routes = pool, routes
         self.connect = pool.acquire
+
+    async def create(self, connection: Connection, new: NewReport) -> Created:
+        """Create and announce a record with its parts in the caller's transaction, or return the equal one under way.
+
+        Raises:
+            Contended: ``report_in_flight``: equal reports begin and end in each try. Retry.
+        """
+        plan = new.plan
+        for _ in range(CREATE_TRIES):
+            row = await connection.fetchrow(
+                SQL["insert_report"], new.source, new.type, new.query_key, json.dumps(new.conditions), new.department,
+                new.requester, msgspec.json.encode(plan).decode(), new.notify, float(plan.deadline_s),
+                float(plan.check_every_s),
+            )  # fmt: skip
+            if row is not None:
+                parts = [(one.name, one.stage, one.kind, _served_by(one), one.required) for one in plan.listeners]
+                await connection.execute(
+                    SQL["insert_parts"], row["id"], *map(list, zip(*parts, strict=True)), self.routes.grace_s
+                )
+                stage = AnnouncedStage(
+                    row["id"], row["epoch"], 1, new.type, new.conditions, {}, new.requester, row["deadline_at"]
+                )
+                await announce_stage(connection, self.routes, stage, plan)
+                return Created(row["id"], created=True)
+            found = await connection.fetchval(SQL["running_report"], new.requester, new.query_key)
+            if found is not None:
+                return Created(found, created=False)
+        raise Contended("report_in_flight", "an equal report begins or ends at this moment; try again")
 
     # ------------------------------------------------------------------ steps
 
