@@ -87,8 +87,8 @@ def died_for_memory(status: int | None, errors: bytes) -> bool:
 def shown_errors(errors: bytes) -> str:
     """Return errors without paths and without texts of C++ exceptions, which may contain values of rows."""
     lines = errors.decode(errors="replace").splitlines()
-    told = [line for line in lines if "what():" not in line or "std::bad_alloc" in line]
-    return re.sub(r"(?:/[^\s/'\":]+)+/?", "…", "\n".join(told))[-SHOWN_MAX:]
+    shown = [line for line in lines if "what():" not in line or "std::bad_alloc" in line]
+    return re.sub(r"(?:/[^\s/'\":]+)+/?", "…", "\n".join(shown))[-SHOWN_MAX:]
 
 
 def shown_status(status: int | None, *, killed: bool) -> str:

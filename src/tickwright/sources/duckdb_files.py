@@ -241,7 +241,7 @@ class DuckdbReader:
             text = _Q["read"].replace("{columns}", wanted).replace("{names}", ", ".join(names))
             connection.execute(text.replace("{query}", query), given)
         except (duckdb.Error, MemoryError) as error:
-            raise self._said(error) from None
+            raise self._translated(error) from None
         return tuple(one.column for one in selected)
 
     def _check_one_query(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -257,7 +257,7 @@ class DuckdbReader:
         try:
             rows = gathered(self._connection.fetchmany, f"source {self._name}")
         except (duckdb.Error, MemoryError) as error:
-            raise self._said(error) from None
+            raise self._translated(error) from None
         if not rows:
             self._check_unchanged()
         return rows
@@ -327,7 +327,7 @@ class DuckdbReader:
     def _unavailable(self, why: str | None) -> Unavailable:
         return Unavailable("source_unavailable", f"source {self._name} is not available: {why}")
 
-    def _said(self, error: duckdb.Error | MemoryError) -> TickwrightError:
+    def _translated(self, error: duckdb.Error | MemoryError) -> TickwrightError:
         whole = str(error).partition("\n\nLINE")[0].replace(f"{self._path}/", "").replace(str(self._path), "it")
         if isinstance(error, MemoryError) or ALLOCATION.search(whole):
             return too_much_memory(f"source {self._name}")
@@ -413,7 +413,7 @@ _LOAD = load("tickwright.sources.sql", "object_files.sql")
 LINE_BYTES_MAX = 1024 * 1024
 
 
-def load_file(asked: Load) -> None:
+def load_file(job: Load) -> None:
     """Load a file into a database.
 
     Raises:
@@ -423,45 +423,45 @@ def load_file(asked: Load) -> None:
     config: dict[str, Any] = {
         "memory_limit": MEMORY,
         "threads": THREADS,
-        "temp_directory": str(asked.spill),
+        "temp_directory": str(job.spill),
         "preserve_insertion_order": False,
         "autoload_known_extensions": False,
         "autoinstall_known_extensions": False,
     }
-    kind = "parquet" if asked.key.lower().endswith(".parquet") else "csv"
-    separator = _separator(asked.raw) if kind == "csv" else ""
-    rows = _filled(kind, file=literal(str(asked.raw)), separator=literal(separator))
-    words = {"rows": rows, "order": f"f.{identifier(asked.order)}", "place": identifier(PLACE)}
-    words["most"] = str(asked.rows_max + 1)
+    kind = "parquet" if job.key.lower().endswith(".parquet") else "csv"
+    separator = _separator(job.raw) if kind == "csv" else ""
+    rows = _filled(kind, file=literal(str(job.raw)), separator=literal(separator))
+    words = {"rows": rows, "order": f"f.{identifier(job.order)}", "place": identifier(PLACE)}
+    words["most"] = str(job.rows_max + 1)
     try:
-        connection = duckdb.connect(str(asked.database), config=config)
+        connection = duckdb.connect(str(job.database), config=config)
         try:
-            places = {"file": literal(str(asked.raw)), "folder": literal(str(asked.spill))}
-            connection.execute(_filled("bound", **places, bytes_max=str(asked.bytes_max)))
+            places = {"file": literal(str(job.raw)), "folder": literal(str(job.spill))}
+            connection.execute(_filled("bound", **places, bytes_max=str(job.bytes_max)))
             described = connection.execute(_filled("columns", rows=rows)).description or ()
-            _check_order(asked.order, [str(column[0]) for column in described])
+            _check_order(job.order, [str(column[0]) for column in described])
             connection.execute(_filled("load", **words))
             ((loaded,),) = connection.execute(_LOAD["count"]).fetchall()
-            if loaded > asked.rows_max:
-                raise Rejected("audience_unreadable", f"{asked.key} has more than {asked.rows_max} rows")
+            if loaded > job.rows_max:
+                raise Rejected("audience_unreadable", f"{job.key} has more than {job.rows_max} rows")
         finally:
             connection.close()
     except (duckdb.Error, MemoryError) as error:
-        raise _said(asked, error) from None
+        raise _translated(job, error) from None
     except OSError as error:
-        why = f"{asked.key} cannot be put into the work folder: {error.strerror}"
+        why = f"{job.key} cannot be put into the work folder: {error.strerror}"
         raise Unavailable("audience_folder_full", why) from None
 
 
-def _said(asked: Load, error: duckdb.Error | MemoryError) -> TickwrightError:
-    said = str(error).partition("\n\nLINE")[0].replace(str(asked.raw), asked.key)[:1000]
+def _translated(job: Load, error: duckdb.Error | MemoryError) -> TickwrightError:
+    said = str(error).partition("\n\nLINE")[0].replace(str(job.raw), job.key)[:1000]
     if isinstance(error, MemoryError) or ALLOCATION.search(said):
-        return Rejected("audience_unreadable", f"{asked.key} cannot be read: {TOO_MUCH_MEMORY}")
+        return Rejected("audience_unreadable", f"{job.key} cannot be read: {TOO_MUCH_MEMORY}")
     if isinstance(error, duckdb.OutOfMemoryException) and "max_temp_directory_size" in said:
-        return too_many_bytes(asked.key, asked.bytes_max)
+        return too_many_bytes(job.key, job.bytes_max)
     if isinstance(error, PASSING):
-        return Unavailable("audience_folder_full", f"{asked.key} cannot be put into the work folder: {said}")
-    return Rejected("audience_unreadable", f"{asked.key} cannot be read: {said}")
+        return Unavailable("audience_folder_full", f"{job.key} cannot be put into the work folder: {said}")
+    return Rejected("audience_unreadable", f"{job.key} cannot be read: {said}")
 
 
 def _check_order(order: str, columns: Sequence[str]) -> None:

@@ -140,13 +140,13 @@ def _text(value: str, kind: "DuckDBPyType", depth: int) -> str:
         return f"CAST({value} AS VARCHAR)"
     if not _has_documents(kind):
         return f"CAST(to_json({value}) AS VARCHAR)"
-    inner, one = dict(_children(kind)), f"v{depth}"
+    inner, element = dict(_children(kind)), f"v{depth}"
     if kind.id in {"list", "array"}:
-        return _joined("[]", value, _each(value, one, _there(one, inner["child"], depth + 1)))
+        return _joined("[]", value, _each(value, element, _there(element, inner["child"], depth + 1)))
     if kind.id == "map":
-        name = f"CAST(to_json(CAST({one}.key AS VARCHAR)) AS VARCHAR)"
-        entry = f"{name} || ':' || {_there(f'{one}.value', inner['value'], depth + 1)}"
-        return _joined("{}", value, _each(f"map_entries({value})", one, entry))
+        name = f"CAST(to_json(CAST({element}.key AS VARCHAR)) AS VARCHAR)"
+        entry = f"{name} || ':' || {_there(f'{element}.value', inner['value'], depth + 1)}"
+        return _joined("{}", value, _each(f"map_entries({value})", element, entry))
     if kind.id != "struct":
         raise _NotKept
     fields = [

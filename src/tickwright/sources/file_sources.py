@@ -62,7 +62,7 @@ class FileSource:
         self._path, self._kind = path_of(name, url), cast("Kind", scheme_of(url))
         self._terms, self._folder = terms, folder
         self._known: KnownTypes = {}
-        self._places = asyncio.Semaphore(terms.connections_max)
+        self._slots = asyncio.Semaphore(terms.connections_max)
         self._threads = ThreadPoolExecutor(terms.connections_max, thread_name_prefix=f"source-{name}")
         self._ending: asyncio.TimerHandle | None = None
 
@@ -88,7 +88,7 @@ class FileSource:
         reader = ProcessReader(self.name, self._kind, self._path, self._known, self.processes, folder=self._folder)
         rows = FileRows(self.name, self._threads, reader, allowed)
         async with rows.in_time():
-            await self._places.acquire()
+            await self._slots.acquire()
         try:
             await rows.open(sql, values, within)
             yield rows
@@ -96,7 +96,7 @@ class FileSource:
             try:
                 await rows.close()
             finally:
-                self._places.release()
+                self._slots.release()
                 self._end_later()
 
     async def aclose(self) -> None:

@@ -21,6 +21,7 @@ import msgspec
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secrets import ResolvedSecrets, Secrets, resolve_references
 from tickwright.domain.time_texts import parse_duration
+from tickwright.domain.wording import Reader, bad, read_fields, whole
 from tickwright.ports.reports import Source
 
 SCHEMES = ("postgresql", "postgres", "sqlite", "duckdb", "files")
@@ -145,16 +146,7 @@ def read_source(name: str, table: Any, problems: list[str], *, where: str) -> So
     if not isinstance(table, Mapping):
         problems.append(f"{where}: write a table, [sources.NAME]")
         return None
-    problems.extend(
-        f"{where}.{key}: unknown key; allowed: {', '.join(_READERS)}" for key in table if key not in _READERS
-    )
-    values: dict[str, Any] = {}
-    for key, read in _READERS.items():
-        if key in table:
-            try:
-                values[key] = read(table[key])
-            except Rejected as error:
-                problems.append(f"{where}.{key}: {error.message}")
+    values = read_fields(table, _READERS, problems, where=where)
     if "url" not in table:
         problems.append(f"{where}.url: missing; write {SCHEMES_SHOWN}")
     return None if len(problems) > before else SourceSettings(**values)
@@ -162,27 +154,21 @@ def read_source(name: str, table: Any, problems: list[str], *, where: str) -> So
 
 def _read_url(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise Rejected("invalid_value", f"write {SCHEMES_SHOWN}")
-    return value
-
-
-def _read_connections(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= CONNECTIONS_MAX:
-        raise Rejected("invalid_value", f"a whole number from 1 to {CONNECTIONS_MAX}")
+        raise bad(f"write {SCHEMES_SHOWN}")
     return value
 
 
 def _read_timeout(value: Any) -> timedelta:
     if not isinstance(value, str):
-        raise Rejected("invalid_value", 'write a duration with its unit, such as "30s"')
+        raise bad('write a duration with its unit, such as "30s"')
     timeout = parse_duration(value)
     if not STATEMENT_TIMEOUT_MIN <= timeout <= STATEMENT_TIMEOUT_MAX:
-        raise Rejected("invalid_value", "between 10ms and 6h")
+        raise bad("between 10ms and 6h")
     return timeout
 
 
-_READERS: Mapping[str, Any] = {
+_READERS: Mapping[str, Reader] = {
     "url": _read_url,
-    "connections_max": _read_connections,
+    "connections_max": whole(1, CONNECTIONS_MAX),
     "statement_timeout": _read_timeout,
 }

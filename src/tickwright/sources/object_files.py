@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.batches import AudienceFile, FileFacts
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources.file_sources import FileSource
@@ -60,7 +60,7 @@ class ObjectFiles:
         self._here: list[_Local] = []  # the most recently used is last
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._numbers = itertools.count(1)
-        self._places = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._threads = ThreadPoolExecutor(2 * LOADS_AT_ONCE, thread_name_prefix="audience-files")  # for checksums, too
         self._closing: set[asyncio.Future[None]] = set()
 
@@ -110,9 +110,9 @@ class ObjectFiles:
             if expected is not None and facts != expected:
                 why = f"{key} is not the file any more that this execution was cut from; start a new execution"
                 raise Rejected("audience_changed", why)
-            known = self._find(key, order, facts)
-            if known is not None:
-                return known
+            local = self._find(key, order, facts)
+            if local is not None:
+                return local
             await self._load(_Load(key, raw, database, _unpacked_bytes_max(facts.bytes)), order)
         except OSError as error:
             raise Unavailable("audience_folder_full", f"{self._folder} cannot be written: {error.strerror}") from None
@@ -125,7 +125,7 @@ class ObjectFiles:
     async def _load(self, load: "_Load", order: str) -> None:
         """Load a file when a slot is free, in threads that serve nothing but files of the object store."""
         try:
-            async with asyncio.timeout(LOAD_TIME_MAX.total_seconds()), self._places:
+            async with asyncio.timeout(LOAD_TIME_MAX.total_seconds()), self._slots:
                 await load.run(order, self._threads)
         except TimeoutError:
             why = f"{load.key} was not loaded within {LOAD_TIME_MAX}, its wait for a place included"
@@ -185,17 +185,14 @@ class _Load:
             raise
 
     def _check_bytes(self) -> None:
-        if self._written() > self._bytes_max:
-            raise too_many_bytes(self.key, self._bytes_max)
-
-    def _written(self) -> int:
         paths, written = [self._database, self._wal], 0
         with contextlib.suppress(FileNotFoundError):  # nothing is spilled, or it is already removed
             paths.extend(self._spill.iterdir())
         for path in paths:
             with contextlib.suppress(FileNotFoundError):  # DuckDB removes files that it no longer needs
                 written += path.stat().st_size
-        return written
+        if written > self._bytes_max:
+            raise too_many_bytes(self.key, self._bytes_max)
 
     def _load(self, order: str) -> None:
         """Load the file in a process that the kernel bounds: the file is untrusted."""
@@ -206,14 +203,12 @@ class _Load:
             if isinstance(answer, Failed):
                 raise answer.problem.error()
             if not isinstance(answer, Loaded):
-                raise self._lost(process.death())
+                how = process.death()
+                if how is None:
+                    raise Rejected("audience_unreadable", f"{self.key} cannot be read: {TOO_MUCH_MEMORY}")
+                raise Unavailable("source_unavailable", f"{self.key} is not loaded: the process died ({how})")
         finally:
             process.end()
-
-    def _lost(self, how: str | None) -> TickwrightError:
-        if how is None:
-            return Rejected("audience_unreadable", f"{self.key} cannot be read: {TOO_MUCH_MEMORY}")
-        return Unavailable("source_unavailable", f"{self.key} is not loaded: the process died ({how})")
 
 
 def _unpacked_bytes_max(packed_bytes: int) -> int:

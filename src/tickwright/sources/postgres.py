@@ -228,8 +228,8 @@ def refused(
         return row_too_large(f"source {name}")
     if not state or state.startswith(_PASSING):
         return lost(name, said)
-    told = mask(_field(result, DiagnosticField.MESSAGE_HINT))[:MESSAGE_CHARS_MAX]
-    hint = _HINTS.get(state, told)
+    server_hint = mask(_field(result, DiagnosticField.MESSAGE_HINT))[:MESSAGE_CHARS_MAX]
+    hint = _HINTS.get(state, server_hint)
     text = f"source {name} refuses the query{_place(result, bound, sql, ahead)}: {said}{f' ({hint})' if hint else ''}"
     return Rejected("source_refused", text, sqlstate=state)
 
@@ -317,7 +317,7 @@ class Connections:
 
     def __init__(self, conninfo: str, most: int) -> None:
         self._conninfo = conninfo
-        self._places = asyncio.Semaphore(most)
+        self._slots = asyncio.Semaphore(most)
         self._idle: list[Connection] = []
 
     @contextlib.asynccontextmanager
@@ -329,7 +329,7 @@ class Connections:
             Unavailable: ``source_unavailable``, ``source_timeout``. Retry.
         """
         async with talk.in_time():
-            await self._places.acquire()
+            await self._slots.acquire()
         try:
             connection = await self._begin(talk)
             try:
@@ -337,7 +337,7 @@ class Connections:
             finally:
                 await self._leave(connection)
         finally:
-            self._places.release()
+            self._slots.release()
 
     async def _begin(self, talk: QueryTalk) -> Connection:
         while self._idle:
@@ -357,15 +357,12 @@ class Connections:
                 await connection.cancel_safe(timeout=CANCEL_S)
             else:
                 async with asyncio.timeout(CANCEL_S):
-                    await _say(connection, _Q["end"])
+                    await _execute(connection, _Q["end"])
         if sound and connection.pgconn.transaction_status == TransactionStatus.IDLE:
-            self._keep(connection)
+            self._idle.append(connection)
+            asyncio.get_running_loop().call_later(IDLE_S, self._forget, connection)
         else:
             await connection.close()
-
-    def _keep(self, connection: Connection) -> None:
-        self._idle.append(connection)
-        asyncio.get_running_loop().call_later(IDLE_S, self._forget, connection)
 
     def _forget(self, connection: Connection) -> None:
         if connection in self._idle:
@@ -383,7 +380,7 @@ async def _prepare(connection: Connection, talk: QueryTalk) -> Connection:
     timeout_ms = max(1, talk.allowed // timedelta(milliseconds=1))
     try:
         async with talk.in_time():
-            results = await _say(connection, BEGIN.replace("{timeout_ms}", str(timeout_ms)))
+            results = await _execute(connection, BEGIN.replace("{timeout_ms}", str(timeout_ms)))
         _check_role(talk.name, results[-1])
     except BaseException:
         await connection.close()
@@ -404,7 +401,7 @@ def _check_role(name: str, powers: PGresult) -> None:
     raise Rejected("source_role_too_powerful", text, role=role)
 
 
-async def _say(connection: Connection, sql: str) -> Sequence[PGresult]:
+async def _execute(connection: Connection, sql: str) -> Sequence[PGresult]:
     """Run Tickwright's own statements. Unlike in the driver's method, the caller's deadline ends a silent server."""
     connection.pgconn.send_query(sql.encode())
     results: Sequence[PGresult] = await wait_for(connection.pgconn, generators.execute(connection.pgconn))

@@ -214,13 +214,13 @@ _TYPES = {(kind.__module__, kind.__qualname__): kind for kind in (Query, Load, t
 
 
 def _rows(rows: Sequence[Sequence[Any]]) -> Rows:
-    told, apart = [*map(tuple, rows)], []
-    for number, row in enumerate(told):
+    plain, apart = [*map(tuple, rows)], []
+    for number, row in enumerate(plain):
         if not _APART.isdisjoint(map(type, row)):
             places = [place for place, value in enumerate(row) if value.__class__ in _APART]
             apart += [(number, place, row[place] if row[place].__class__ is bytes else None) for place in places]
-            told[number] = tuple(None if value.__class__ in _APART else value for value in row)
-    return Rows(told, apart=apart)
+            plain[number] = tuple(None if value.__class__ in _APART else value for value in row)
+    return Rows(plain, apart=apart)
 
 
 def _whole(answer: Rows) -> Rows:
@@ -274,6 +274,8 @@ class QueryProcess:
             env=environment(),
             start_new_session=True,
         )
+        assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: S101, PT018  pipes
+        self._requests, self._answers, self._errors = self._process.stdin, self._process.stdout, self._process.stderr
 
     @property
     def pid(self) -> int:
@@ -282,26 +284,23 @@ class QueryProcess:
 
     def begin(self, request: bytes) -> bool:
         """Send a request and wait for ``begun``; ``False``: the process had died and did nothing of it."""
-        assert self._process.stdin is not None  # noqa: S101  a pipe
         self._killed_before = killed_for_memory()
         with suppress(OSError):  # it is dead, which the read detects as well
-            self._process.stdin.write(request)
-            self._process.stdin.flush()
+            self._requests.write(request)
+            self._requests.flush()
         return isinstance(self.answer(), Begun)
 
     def answer(self) -> Answer | None:
         """Return its next answer; ``None`` if it died or is to be ended."""
-        assert self._process.stdout is not None  # noqa: S101  a pipe
-        return read_answer(self._process.stdout)
+        return read_answer(self._answers)
 
     def death(self) -> str | None:
         """End a process that does not answer, and return how it died; ``None``: of its own memory bound."""
-        assert self._process.stderr is not None  # noqa: S101  a pipe
         wanted = self._killed
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(DEATH_S)
         self.kill()
-        status, errors = self._process.wait(), self._process.stderr.read()
+        status, errors = self._process.wait(), self._errors.read()
         if not wanted:
             _log.warning("sources.process_lost", pid=self.pid, status=status, errors=shown_errors(errors))
         if died_for_memory(status, errors):
@@ -317,7 +316,6 @@ class QueryProcess:
         """Kill it and wait until it is gone, any number of times."""
         self.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            assert pipe is not None  # noqa: S101
+        for pipe in (self._requests, self._answers, self._errors):
             with suppress(OSError):  # data that was not written yet
                 pipe.close()

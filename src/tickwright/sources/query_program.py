@@ -88,7 +88,7 @@ class SqliteReader:
                 self._connection.execute(_Q["explain"].replace("{query}", query.within)).close()  # parsed, not run
             self._cursor = self._connection.execute(query.sql, query.given)
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError, MemoryError) as error:
-            raise self._said(error) from None
+            raise self._translated(error) from None
         described: Sequence[tuple[Any, ...]] = self._cursor.description or ()
         if not described:
             raise Rejected("source_refused", f"the query of source {self._name} gives no rows; write a single query")
@@ -100,14 +100,14 @@ class SqliteReader:
         try:
             return gathered(self._cursor.fetchmany, f"source {self._name}")
         except (sqlite3.Error, MemoryError) as error:
-            raise self._said(error) from None
+            raise self._translated(error) from None
 
     def close(self) -> None:
         """Close the file."""
         if self._connection is not None:
             self._connection.close()
 
-    def _said(self, error: Exception) -> TickwrightError:
+    def _translated(self, error: Exception) -> TickwrightError:
         if isinstance(error, MemoryError):
             return too_much_memory(f"source {self._name}")
         code = getattr(error, "sqlite_errorcode", None)
@@ -147,20 +147,20 @@ def main(parent: int) -> None:
     os.set_blocking(sys.stderr.fileno(), False)  # an unread pipe blocks nothing
     confine(parent)
     for left in reversed(range(QUERIES_MAX)):
-        asked = read_request(sys.stdin.buffer)
-        if asked is None:
+        request = read_request(sys.stdin.buffer)
+        if request is None:
             break
         bound(data_bytes=DATA_BYTES, cpu_s=CPU_S)
         write_answer(answers, Begun())
         try:
             last: Rows | Loaded | Failed
-            if isinstance(asked, Load):
+            if isinstance(request, Load):
                 from tickwright.sources.duckdb_files import load_file
 
-                load_file(asked)
+                load_file(request)
                 last = Loaded()
             else:
-                last = _answered(asked, answers)
+                last = _answered(request, answers)
         except (Rejected, Unavailable) as error:
             last = Failed(Problem.of(error))
         last = structs.replace(last, again=left > 0 and has_released_memory(IDLE_BYTES_MAX))

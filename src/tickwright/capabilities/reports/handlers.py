@@ -88,10 +88,10 @@ class DeclaredListener:
     function: Function
 
     @property
-    def words(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """The given options, with the keys of ``[report_types.NAME.listeners.NAME]``."""
-        said = {"source": self.source, "attempts": self.attempts, "timeout": self.timeout, "columns": self.columns}
-        return {word: value for word, value in said.items() if value is not None}
+        given = {"source": self.source, "attempts": self.attempts, "timeout": self.timeout, "columns": self.columns}
+        return {word: value for word, value in given.items() if value is not None}
 
 
 class ListenerRegistry:
@@ -170,8 +170,8 @@ def with_declared(table: Mapping[str, Any], listeners: ListenerRegistry) -> dict
 def _filled(group: Any, listeners: ListenerRegistry) -> dict[str, Any]:
     tables = group if isinstance(group, Mapping) else {name: {} for name in group}
     made = {}
-    for name, words in tables.items():
+    for name, options in tables.items():
         found = listeners.get(name)
-        ours = found is not None and isinstance(words, Mapping) and not {"sql", "service"} & words.keys()
-        made[name] = {**found.words, **words} if found is not None and ours else words
+        ours = found is not None and isinstance(options, Mapping) and not {"sql", "service"} & options.keys()
+        made[name] = {**found.options, **options} if found is not None and ours else options
     return made

@@ -87,7 +87,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def stages(self) -> int:
         """The number of stages."""
-        return max(one.stage for one in self.listeners)
+        return max(listener.stage for listener in self.listeners)
 
     @property
     def waits(self) -> timedelta:
@@ -96,4 +96,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def listener(self, name: str) -> Listener | None:
         """Return the listener of that name."""
-        return next((one for one in self.listeners if one.name == name), None)
+        return next((listener for listener in self.listeners if listener.name == name), None)

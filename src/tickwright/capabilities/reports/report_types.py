@@ -76,21 +76,21 @@ class ReportTypes:
         hint = f"did you mean {near[0]}?" if near else "tickwright report-types list says what there is"
         raise Rejected("unknown_report_type", f"type: there is no report type {shown(name)}; {hint}", field="type")
 
-    async def put(self, name: str, words: Mapping[str, Any], *, caller: Caller) -> StoredReportType:
+    async def put(self, name: str, table: Mapping[str, Any], *, caller: Caller) -> StoredReportType:
         """Create or replace a report type, for an operator or a file. An equal definition changes nothing.
 
         Raises:
             Rejected: ``invalid_report_type`` with every mistake. Permanent.
         """
-        return await self._put(name, await _checked(name, words), "operator", caller)
+        return await self._put(name, await _checked(name, table), "operator", caller)
 
-    async def declare(self, name: str, words: Mapping[str, Any], *, caller: Caller) -> None:
+    async def declare(self, name: str, table: Mapping[str, Any], *, caller: Caller) -> None:
         """Register a program's report type, unless an operator or a file has set it.
 
         Raises:
             Rejected: ``invalid_report_type`` with every mistake. Permanent.
         """
-        await self._put(name, await _checked(name, words), "app", caller)
+        await self._put(name, await _checked(name, table), "app", caller)
 
     async def delete(self, name: str, *, caller: Caller) -> None:
         """Delete a report type; existing reports continue.
@@ -103,7 +103,7 @@ class ReportTypes:
             if before is None:
                 raise Rejected("report_type_not_found", f"there is no report type {shown(name)}", status=404)
             await connection.execute(_SQL["delete_type"], name)
-            await write_audit(connection, caller, "report_types.delete", f"report_type:{name}", before=_said(before))
+            await write_audit(connection, caller, "report_types.delete", f"report_type:{name}", before=_audited(before))
 
     async def _put(self, name: str, plan: Plan, set_by: str, caller: Caller) -> StoredReportType:
         text = msgspec.json.encode(plan).decode()
@@ -112,18 +112,18 @@ class ReportTypes:
             put = await connection.fetchrow(_SQL["put_type"], name, text, set_by, set_by == "app")
             row = await connection.fetchrow(_SQL["get_type"], name)
             if put is not None:
-                said, now = None if before is None else _said(before), _said(row)
-                await write_audit(connection, caller, "report_types.put", f"report_type:{name}", before=said, after=now)
+                old, new = None if before is None else _audited(before), _audited(row)
+                await write_audit(connection, caller, "report_types.put", f"report_type:{name}", before=old, after=new)
         return StoredReportType(_detail(row), put is not None and put["created"])
 
 
-async def _checked(name: str, words: Mapping[str, Any]) -> Plan:
+async def _checked(name: str, table: Mapping[str, Any]) -> Plan:
     """Check a definition in a thread: DuckDB takes a while to parse a hundred queries."""
-    check = partial(check_definition, name, words, checks=sql_checks())
+    check = partial(check_definition, name, table, checks=sql_checks())
     return await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
 
 
-def _said(row: Any) -> dict[str, Any]:
+def _audited(row: Any) -> dict[str, Any]:
     return {"set_by": row["set_by"], "definition": definition_of(_read(row["definition"]))}
 
 
@@ -131,7 +131,7 @@ def _detail(row: Any) -> ReportTypeDetail:
     plan = _read(row["definition"])
     return ReportTypeDetail(
         name=row["name"],
-        listeners=[one.name for one in plan.listeners],
+        listeners=[listener.name for listener in plan.listeners],
         stages=plan.stages,
         format=plan.format,
         set_by=row["set_by"],

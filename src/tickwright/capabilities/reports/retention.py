@@ -97,8 +97,8 @@ class ReportRetention:
     async def _unknown(self, lease: HeldLease) -> None:
         """Remove objects of deleted reports, as far as one listing shows them."""
         for folder in FOLDERS:
-            found = {_report_of(one.key) for one in await self._objects.listing(f"{folder}/", LISTED)}
-            ids = sorted(one for one in found if one is not None)
+            numbers = {_report_of(stored.key) for stored in await self._objects.listing(f"{folder}/", LISTED)}
+            ids = sorted(number for number in numbers if number is not None)
             for row in await _fetch(lease, "unknown_reports", ids) if ids else ():
                 self.counts["unknown"] += 1
                 await self._remove(row["id"])
@@ -108,7 +108,7 @@ class ReportRetention:
         for folder in FOLDERS:
             for _ in range(PAGES_MAX):
                 found = await self._objects.listing(f"{folder}/{report_id}/", LISTED)
-                keys = [one.key for one in found if one.key != but]
+                keys = [stored.key for stored in found if stored.key != but]
                 if keys:
                     await self._objects.delete(keys)
                     self.counts["objects"] += len(keys)

@@ -90,30 +90,30 @@ _SECOND = timedelta(seconds=1)
 
 def definition_of(plan: Plan) -> dict[str, Any]:
     """Return a plan with the keys above; reading it gives the same plan again."""
-    words: dict[str, Any] = {"merge": plan.merge, "format": plan.format, "bom": plan.bom, "checks": plan.checks}
+    table: dict[str, Any] = {"merge": plan.merge, "format": plan.format, "bom": plan.bom, "checks": plan.checks}
     for word, seconds in (("check_every", plan.check_every_s), ("deadline", plan.deadline_s), ("keep", plan.keep_s)):
-        words[word] = format_duration(seconds * _SECOND)
+        table[word] = format_duration(seconds * _SECOND)
     if plan.notify is not None:
-        words["notify"] = plan.notify
+        table["notify"] = plan.notify
     if plan.parameters is not None:
-        words["parameters"] = {name: _parameter_words(one) for name, one in plan.parameters.items()}
+        table["parameters"] = {name: _parameter_table(value) for name, value in plan.parameters.items()}
     if plan.feeds:
-        words["feeds"] = {str(stage): sql for stage, sql in sorted(plan.feeds.items())}
-    words["listeners"] = {one.name: _listener_words(one) for one in plan.listeners}
-    return words
+        table["feeds"] = {str(stage): sql for stage, sql in sorted(plan.feeds.items())}
+    table["listeners"] = {listener.name: _listener_table(listener) for listener in plan.listeners}
+    return table
 
 
-def _parameter_words(parameter: Parameter) -> dict[str, Any]:
-    words = {"type": parameter.type, "required": parameter.required}
-    return words if parameter.default is None else {**words, "default": parameter.default}
+def _parameter_table(parameter: Parameter) -> dict[str, Any]:
+    table = {"type": parameter.type, "required": parameter.required}
+    return table if parameter.default is None else {**table, "default": parameter.default}
 
 
-def _listener_words(one: Listener) -> dict[str, Any]:
-    given = {"source": one.source, "sql": one.sql, "service": one.kind == "service" or None}
-    words: dict[str, Any] = {word: value for word, value in given.items() if value is not None}
-    words |= {"stage": one.stage, "required": one.required, "attempts": one.attempts}
-    words |= {"timeout": format_duration(one.timeout)}
-    return {**words, "columns": dict(one.columns)} if one.columns else words
+def _listener_table(listener: Listener) -> dict[str, Any]:
+    given = {"source": listener.source, "sql": listener.sql, "service": listener.kind == "service" or None}
+    table: dict[str, Any] = {word: value for word, value in given.items() if value is not None}
+    table |= {"stage": listener.stage, "required": listener.required, "attempts": listener.attempts}
+    table |= {"timeout": format_duration(listener.timeout)}
+    return {**table, "columns": dict(listener.columns)} if listener.columns else table
 
 
 def _sql(value: Any) -> str:
@@ -263,16 +263,16 @@ def check_whole(plan: Plan, problems: list[str], *, where: str, checks: SqlCheck
 
 def _check_names(listeners: Iterable[Listener], problems: list[str], *, where: str) -> None:
     seen: dict[str, str] = {}
-    for one in listeners:
-        first = seen.setdefault(one.name.lower(), one.name)
-        if first != one.name:
-            problems.append(f"{where}.listeners.{one.name}: for SQL this is the same name as {first}")
-    names = [one.name for one in listeners]
+    for listener in listeners:
+        first = seen.setdefault(listener.name.lower(), listener.name)
+        if first != listener.name:
+            problems.append(f"{where}.listeners.{listener.name}: for SQL this is the same name as {first}")
+    names = [listener.name for listener in listeners]
     problems += [f"{where}.listeners.{name}: duplicate" for name in sorted({n for n in names if names.count(n) > 1})]
 
 
 def _check_stages(plan: Plan, problems: list[str], *, where: str) -> None:
-    stages = {one.stage for one in plan.listeners}
+    stages = {listener.stage for listener in plan.listeners}
     problems += [
         f"{where}: stage {stage} has no listeners; stages have no gaps"
         for stage in range(1, plan.stages)
@@ -289,40 +289,40 @@ def _check_timeouts(plan: Plan, problems: list[str], *, where: str) -> None:
     """Refuse a timeout longer than the report waits: the part would be dropped while its attempt is still in time."""
     waits, every = format_duration(plan.waits), format_duration(timedelta(seconds=plan.check_every_s))
     problems += [
-        f"{where}.listeners.{one.name}.timeout: {format_duration(one.timeout)}, and the report waits for {waits} "
-        f"({plan.checks} checks of {every}, deadline {format_duration(timedelta(seconds=plan.deadline_s))}); "
+        f"{where}.listeners.{listener.name}.timeout: {format_duration(listener.timeout)}, and the report waits for "
+        f"{waits} ({plan.checks} checks of {every}, deadline {format_duration(timedelta(seconds=plan.deadline_s))}); "
         "shorten it, or raise those"
-        for one in plan.listeners
-        if one.timeout > plan.waits
+        for listener in plan.listeners
+        if listener.timeout > plan.waits
     ]
 
 
 def _check_select(plan: Plan, problems: list[str], checks: SqlChecks, *, where: str) -> None:
     texts = [("merge", plan.merge, plan.stages + 1)]
     texts += [(f"feeds.{stage}", sql, stage) for stage, sql in sorted(plan.feeds.items())]
-    for word, sql, stage in texts:
+    for key, sql, stage in texts:
         try:
-            checks.select(sql, [one.name for one in plan.listeners if one.stage < stage])
+            checks.select(sql, [listener.name for listener in plan.listeners if listener.stage < stage])
         except Rejected as error:
-            problems.append(f"{where}.{word}: {error.message}")
+            problems.append(f"{where}.{key}: {error.message}")
 
 
 def _check_values(plan: Plan, problems: list[str], checks: SqlChecks, *, where: str) -> None:
     """Check that each query's values are conditions, or columns of a feed of its stage or an earlier one."""
-    known: set[str] | None = None if plan.parameters is None else set(plan.parameters)
+    conditions: set[str] | None = None if plan.parameters is None else set(plan.parameters)
     fed = {stage: checks.columns(sql) for stage, sql in plan.feeds.items()}
-    for one in sorted(plan.listeners, key=lambda one: one.stage):
-        if one.sql is None:
+    for listener in sorted(plan.listeners, key=lambda listener: listener.stage):
+        if listener.sql is None:
             continue
-        given = _with_feeds(known, fed, one.stage)
+        given = _with_feeds(conditions, fed, listener.stage)
         try:
-            asked = checks.placeholders(one.sql)
+            used = checks.placeholders(listener.sql)
         except Rejected as error:
-            problems.append(f"{where}.listeners.{one.name}.sql: {error.message}")
+            problems.append(f"{where}.listeners.{listener.name}.sql: {error.message}")
             continue
         problems += [
-            f"{where}.listeners.{one.name}.sql: there is no value :{name}; there are {_listed(given)}"
-            for name in sorted(asked - given if given is not None else ())
+            f"{where}.listeners.{listener.name}.sql: there is no value :{name}; there are {_listed(given)}"
+            for name in sorted(used - given if given is not None else ())
         ]
 
 
@@ -336,11 +336,11 @@ def _check_feeds(plan: Plan, problems: list[str], checks: SqlChecks, *, where: s
         ]
 
 
-def _with_feeds(known: set[str] | None, fed: Mapping[int, frozenset[str] | None], stage: int) -> set[str] | None:
+def _with_feeds(values: set[str] | None, fed: Mapping[int, frozenset[str] | None], stage: int) -> set[str] | None:
     """Return the values that certainly exist in a stage; ``None`` if that is unknown."""
     for columns in (columns for first, columns in fed.items() if first <= stage):
-        known = None if known is None or columns is None else known | columns
-    return known
+        values = None if values is None or columns is None else values | columns
+    return values
 
 
 def _listed(names: set[str] | None) -> str:
@@ -423,12 +423,12 @@ def _as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {FIELDS.get(word, word): value for word, value in values.items()}
 
 
-def _listeners(values: dict[str, Any], said: set[Any], problems: list[str], *, where: str) -> tuple[Listener, ...]:
+def _listeners(values: dict[str, Any], keys: set[Any], problems: list[str], *, where: str) -> tuple[Listener, ...]:
     before = len(problems)
     named, staged = values.pop("listeners", None), values.pop("stages", None)
     if named is not None and staged is not None:
         problems.append(f"{where}.stages: listeners or stages, one of them")
-    elif not {"listeners", "stages"} & said:
+    elif not {"listeners", "stages"} & keys:
         problems.append(f"{where}.listeners: missing; who brings the parts, [{where}.listeners.NAME]")
     found = []
     for stage, group in enumerate([named] if staged is None else staged, 1):
@@ -440,7 +440,7 @@ def _listeners(values: dict[str, Any], said: set[Any], problems: list[str], *, w
         problems.append(f"{where}.listeners: give at least one")
     if len(found) > LISTENERS_MAX:
         problems.append(f"{where}.listeners: at most {LISTENERS_MAX}")
-    return tuple(one for one in found if one is not None)
+    return tuple(listener for listener in found if listener is not None)
 
 
 def _untimed(values: Mapping[str, Any]) -> set[str]:
@@ -458,8 +458,10 @@ def _with_timeouts(plan: Plan, untimed: set[str]) -> Plan:
     """Return the plan with missing timeouts: five minutes, or as long as the report waits for a part."""
     waits_ms = int(plan.waits / timedelta(milliseconds=1))
     made = (
-        msgspec.structs.replace(one, timeout_ms=min(one.timeout_ms, waits_ms)) if one.name in untimed else one
-        for one in plan.listeners
+        msgspec.structs.replace(listener, timeout_ms=min(listener.timeout_ms, waits_ms))
+        if listener.name in untimed
+        else listener
+        for listener in plan.listeners
     )
     return msgspec.structs.replace(plan, listeners=tuple(made))
 
@@ -478,9 +480,9 @@ def _parameters(tables: Any, problems: list[str], *, where: str) -> dict[str, Pa
         if not isinstance(name, str) or not PARAMETER_NAME.fullmatch(name):
             problems.append(f"{where}.{name}: a name has 1 to 50 letters, digits or '_', no digit first")
             continue
-        words = {"type": table} if isinstance(table, str) else table
-        if isinstance(words, Mapping):
-            found[name] = _parameter(words, problems, where=f"{where}.{name}")
+        options = {"type": table} if isinstance(table, str) else table
+        if isinstance(options, Mapping):
+            found[name] = _parameter(options, problems, where=f"{where}.{name}")
         else:
             problems.append(f'{where}.{name}: write its type, such as "text", or {{ type = "text", required = false }}')
     if len(tables) > PARAMETERS_MAX:

@@ -174,15 +174,15 @@ class Files:
 
     async def _check_whole(self, row: Any) -> None:
         try:
-            there = await self._objects.size(row["file_key"])
+            size_bytes = await self._objects.size(row["file_key"])
         except Rejected as error:
             raise _not_ours(error) from error
-        if there is None:
+        if size_bytes is None:
             raise Unavailable(
                 "object_missing", f"the file of report {row['id']} is not in the object store any more", status=502
             )
-        if there != row["bytes"]:
-            text = f"the file of report {row['id']} has {there} bytes instead of {row['bytes']}"
+        if size_bytes != row["bytes"]:
+            text = f"the file of report {row['id']} has {size_bytes} bytes instead of {row['bytes']}"
             raise Unavailable("object_damaged", text, status=502)
 
 
@@ -228,15 +228,15 @@ class ReportResources:
 class ReportsService:
     """All report operations of the API and the command line, by subject."""
 
-    def __init__(self, pool: Pool, keeping: ReportResources) -> None:
+    def __init__(self, pool: Pool, resources: ReportResources) -> None:
         cursors, parts = Cursors(pool), PartsStore(pool)
-        places = PartStorage(parts, keeping.shared, keeping.objects, probe=keeping.probe)
-        store = RecordsStore(pool, keeping.routes)
+        storage = PartStorage(parts, resources.shared, resources.objects, probe=resources.probe)
+        store = RecordsStore(pool, resources.routes)
         self.types = ReportTypes(pool, cursors)
-        self.records = Records(pool, store, self.types, places, keeping.objects)
+        self.records = Records(pool, store, self.types, storage, resources.objects)
         self.listing = RecordsList(pool, cursors)
-        self.files = Files(pool, keeping.objects)
-        self.dead_calls = BrokerDeadLetters(pool, keeping.dead_calls, DEAD_CALLS)
+        self.files = Files(pool, resources.objects)
+        self.dead_calls = BrokerDeadLetters(pool, resources.dead_calls, DEAD_CALLS)
         self.deliveries = Deliveries(
-            pool, parts, places, keeping.folder, bytes_max=keeping.part_bytes_max, probe=keeping.probe
+            pool, parts, storage, resources.folder, bytes_max=resources.part_bytes_max, probe=resources.probe
         )

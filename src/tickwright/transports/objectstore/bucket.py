@@ -73,9 +73,9 @@ def bucket_errors(where: str, what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if what and "<Code>NoSuchBucket<" not in str(error):
             raise object_missing(what) from None
-        raise refused(where, _said(str(error))) from None
+        raise refused(where, _reason(str(error))) from None
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise refused(where, _said(str(error))) from None
+        raise refused(where, _reason(str(error))) from None
     except (BaseError, TimeoutError, OSError) as error:
         raise _of_text(where, str(error)) from None
 
@@ -87,10 +87,10 @@ def _of_text(where: str, text: str) -> Rejected | Unavailable:
     again = not 400 <= code < 500 or code in _AGAIN or any(word in text for word in _AGAIN_WORDS)
     if _REDIRECTED in text:
         return refused(where, "the bucket is in another region: set AWS_REGION")
-    return (unavailable if again else refused)(where, _said(text))
+    return (unavailable if again else refused)(where, _reason(text))
 
 
-def _said(text: str) -> str:
+def _reason(text: str) -> str:
     """Return only the store's code and message, or the reason for a missing answer."""
     status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
     if _METADATA in text:

@@ -268,7 +268,12 @@ class FolderStore:
         with source, folder_errors(self.address(key)), incoming(self._uploads) as file:
             copied = _copy_in(source, path, file.fd, beat)
             self._publish(file, key)
-            return _kept(self._root / key, copied)
+            target = self._root / key
+            size = target.stat().st_size
+            if size != copied:
+                target.unlink(missing_ok=True)
+                raise OSError(f"{size} bytes of {copied} are there")
+            return size
 
     def _publish(self, file: Incoming, key: str) -> None:
         target = self._root / key
@@ -376,7 +381,11 @@ class FolderStore:
 def _copy_in(source: FileIO, path: Path, target: int, beat: Beat) -> int:
     """Copy the caller's file to disk and sync it; return the number of bytes."""
     copied = 0
-    while piece := _read_local(source, path):
+    while True:
+        with local_file_errors(path):
+            piece = source.read(PIECE_BYTES)
+        if not piece:
+            break
         beat()
         write_all(target, piece)
         copied += len(piece)
@@ -384,20 +393,6 @@ def _copy_in(source: FileIO, path: Path, target: int, beat: Beat) -> int:
             os.fdatasync(target)
     os.fsync(target)
     return copied
-
-
-def _read_local(source: FileIO, path: Path) -> bytes:
-    with local_file_errors(path):
-        return source.read(PIECE_BYTES) or b""
-
-
-def _kept(target: Path, copied: int) -> int:
-    """Return the size on disk; remove the object and raise if bytes are missing."""
-    size = target.stat().st_size
-    if size != copied:
-        target.unlink(missing_ok=True)
-        raise OSError(f"{size} bytes of {copied} are there")
-    return size
 
 
 def _sync_folder(folder: Path) -> None:

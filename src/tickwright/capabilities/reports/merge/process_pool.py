@@ -66,7 +66,7 @@ class MergeProcess:
         self._process = process
         self._jobs, self._lines, self._stderr = process.stdin, process.stdout, process.stderr
         self._errors = b""
-        self._wakeups = asyncio.create_task(self._hear())
+        self._wakeups = asyncio.create_task(self._read_errors())
 
     @classmethod
     async def start(cls) -> "MergeProcess":
@@ -75,7 +75,14 @@ class MergeProcess:
         Raises:
             Unavailable: ``merge_lost``: it did not start. Retry.
         """
-        started, ready = cls(await _spawned()), False
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command(PROGRAM), stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=ANSWER_BYTES_MAX,
+                cwd="/", env=environment(), start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise Unavailable("merge_lost", f"a merge process cannot be started: {error.strerror}") from error
+        started, ready = cls(process), False
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(START_S):
@@ -149,22 +156,11 @@ class MergeProcess:
         except (ValueError, OSError):
             return b""
 
-    async def _hear(self) -> None:
+    async def _read_errors(self) -> None:
         """Keep the end of its standard error."""
         with suppress(OSError):
             while piece := await self._stderr.read(ERRORS_BYTES):
                 self._errors = (self._errors + piece)[-ERRORS_BYTES:]
-
-
-async def _spawned() -> Process:
-    """Start the program."""
-    try:
-        return await asyncio.create_subprocess_exec(
-            *command(PROGRAM), stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=ANSWER_BYTES_MAX,
-            cwd="/", env=environment(), start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise Unavailable("merge_lost", f"a merge process cannot be started: {error.strerror}") from error
 
 
 LOOK_S = 0.2
@@ -193,7 +189,7 @@ class MergeProcesses(LoopService):
         self._all: set[MergeProcess] = set()
         self._warm: list[MergeProcess] = []
         self._spent: list[MergeProcess] = []
-        self._came = asyncio.Event()
+        self._ready = asyncio.Event()
 
     @property
     def pids(self) -> list[int]:
@@ -210,7 +206,7 @@ class MergeProcesses(LoopService):
                 self.tick()
                 await self.wait_for_work(look_s)
         finally:
-            await _heard_out(self._end([*self._all]))
+            await _finished(self._end([*self._all]))
 
     async def quiesce(self) -> None:
         """Do nothing: running steps may still need merges."""
@@ -234,7 +230,7 @@ class MergeProcesses(LoopService):
                 return AWAY_S
             self._all.add(process)
             self._warm.append(process)
-            self._came.set()
+            self._ready.set()
         return KEEP_LOOK_S
 
     @property
@@ -308,9 +304,9 @@ class MergeProcesses(LoopService):
                             if process.is_alive:
                                 self._warm.remove(process)
                                 return process
-                        self._came.clear()
+                        self._ready.clear()
                         self.wakeup.set()
-                        await self._came.wait()
+                        await self._ready.wait()
         finally:
             self._waiting -= 1
         raise Unavailable("merge_lost", "there is no merge process; the log says why")
@@ -323,11 +319,11 @@ class MergeProcesses(LoopService):
                 _check_disk(job)
             answer = asking.result()
         except BaseException:
-            await _heard_out(self._broken_off(process, asking, job))
+            await _finished(self._broken_off(process, asking, job))
             raise
         if answer.again and len(self._all) <= self._at_once:
             self._warm.append(process)
-            self._came.set()
+            self._ready.set()
         else:
             self._spent.append(process)
             self.wakeup.set()
@@ -340,7 +336,7 @@ class MergeProcesses(LoopService):
         await asyncio.to_thread(_remove, job)
 
 
-async def _heard_out(work: Awaitable[None]) -> None:
+async def _finished(work: Awaitable[None]) -> None:
     """Wait until ``work`` is over; raise a cancellation that arrives meanwhile only afterwards."""
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():

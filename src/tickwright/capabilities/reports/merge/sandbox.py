@@ -226,15 +226,15 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
     """Yield every object of the tree, without recursion, because the SQL determines the depth."""
     left, count = [tree], 0
     while left:
-        one = left.pop()
-        if isinstance(one, dict):
+        node = left.pop()
+        if isinstance(node, dict):
             count += 1
             if count > NODES_MAX:
                 raise _invalid("it is too large")
-            yield one
-            left.extend(one.values())
-        elif isinstance(one, list):
-            left.extend(one)
+            yield node
+            left.extend(node.values())
+        elif isinstance(node, list):
+            left.extend(node)
 
 
 def _check_node(node: dict[str, Any], known: set[str], sql: str, listeners: Sequence[str]) -> None:

@@ -73,7 +73,7 @@ class StepResources:
     """The services of steps, and the folder, on a disk with room for parts, spilled data and the file."""
 
     records: RecordsStore
-    places: PartStorage
+    storage: PartStorage
     objects: ObjectStore
     folder: Path
     merges: MergeProcesses
@@ -176,7 +176,7 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
             return
         self._renewed_s = monotonic()
         with suppress(*UNAVAILABLE):
-            await self._resources.places.touch_all(await self._records.waiting(self._session.token))
+            await self._resources.storage.touch_all(await self._records.waiting(self._session.token))
 
 
 class StepRun:
@@ -234,7 +234,7 @@ class StepRun:
     async def _carry_out(self, step: Step, parts: Sequence[Part]) -> None:
         record, records = self._record, self._resources.records
         if isinstance(step, Wait | Announce):
-            await self._resources.places.touch_all({(record.id, record.epoch): record.plan})
+            await self._resources.storage.touch_all({(record.id, record.epoch): record.plan})
         match step:
             case Wait():
                 self._step.is_ending = True
@@ -313,21 +313,21 @@ class StepRun:
             is_unused = not await resources.records.finish(record, self._owner, file)
         finally:
             if is_unused:
-                await resources.places.drop([key])
+                await resources.storage.drop([key])
         if not is_unused:
             self.outcome = "finished"
             await resources.probe.reached("reports.finished", report=record.id)
-            await resources.places.close(record.id, "finished", record.nonce)
+            await resources.storage.close(record.id, "finished", record.nonce)
 
     async def _fetch(self, parts: Sequence[Part], folder: Path) -> list[PartFile]:
         """Fetch every part that is done into the folder, some at a time; a missing part becomes an empty file."""
-        record, places = self._record, self._resources.places
+        record, storage = self._record, self._resources.storage
         files: list[PartFile] = []
         room = asyncio.Semaphore(FETCHES_MAX)
 
         async def fetch(part: Part, path: Path) -> None:
             async with room:
-                await places.fetch(PartKey(record.id, record.epoch, part.listener, record.nonce), part, path)
+                await storage.fetch(PartKey(record.id, record.epoch, part.listener, record.nonce), part, path)
 
         try:
             async with TaskGroup() as group:
@@ -344,8 +344,8 @@ class StepRun:
         return files
 
     def _declared(self, listener: str) -> tuple[Column, ...]:
-        one = self._record.plan.listener(listener)
-        return columns_from([*one.columns.items()]) if one is not None else ()
+        found = self._record.plan.listener(listener)
+        return columns_from([*found.columns.items()]) if found is not None else ()
 
     def _bounds(self) -> MergeBounds:
         """Return the limits of its merges, and the deadline as processor time in case this process hangs."""
@@ -371,7 +371,7 @@ class StepRun:
         if await self._resources.records.fail(record, self._owner, why.code, why.text, found):
             self.outcome = "failed"
             _log.warning("reports.failed", report=record.id, type=record.type, code=why.code, reason=why.text)
-            await self._resources.places.close(record.id, "failed", record.nonce)
+            await self._resources.storage.close(record.id, "failed", record.nonce)
 
     async def _restart(self, why: str, parts: Sequence[Part]) -> None:
         record = self._record

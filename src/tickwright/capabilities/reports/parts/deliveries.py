@@ -59,7 +59,7 @@ class Deliveries:
     ) -> None:
         self._pool, self._parts, self._storage, self._folder = pool, parts, storage, folder
         self._bytes_max, self._probe = bytes_max, probe
-        self._turns: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, report_id: int, listener: str) -> ServicePart:
         """Return the data that a service needs to fetch its part.
@@ -103,34 +103,34 @@ class Deliveries:
                 after 30 s. Retry.
         """
         row = await self._row(report_id, listener)
-        if _is_done(row, epoch):
+        if _is(row, epoch, "done"):
             return _already(row)
         _check_open(row, epoch)
         if length is not None and length > self._bytes_max:
             raise self._too_large()
-        async with self._in_turn(report_id, listener) as waited:
+        async with self._one_at_a_time(report_id, listener) as waited:
             if waited:
                 row = await self._row(report_id, listener)
-                if _is_done(row, epoch):
+                if _is(row, epoch, "done"):
                     return _already(row)
                 _check_open(row, epoch)
             return await self._take(row, epoch, body, caller)
 
     @asynccontextmanager
-    async def _in_turn(self, report_id: int, listener: str) -> AsyncIterator[bool]:
+    async def _one_at_a_time(self, report_id: int, listener: str) -> AsyncIterator[bool]:
         """Wait for earlier deliveries of the same part; yield whether there was one."""
-        turn = self._turns.setdefault((report_id, listener), asyncio.Lock())
-        waited = turn.locked()
+        lock = self._locks.setdefault((report_id, listener), asyncio.Lock())
+        waited = lock.locked()
         try:
             async with asyncio.timeout(TURN_S):
-                await turn.acquire()
+                await lock.acquire()
         except TimeoutError:
             text = f"another delivery of {listener} of report {report_id} is under way; deliver again"
             raise Unavailable("part_in_flight", text) from None
         try:
             yield waited
         finally:
-            turn.release()
+            lock.release()
 
     async def _take(self, row: Any, epoch: int, body: AsyncIterator[bytes], caller: Caller) -> DeliveredPart:
         report_id, listener = row["report_id"], row["listener"]
@@ -157,13 +157,13 @@ class Deliveries:
         """
         row = await self._row(report_id, listener)
         key = PartKey(report_id, refusal.epoch, listener, row["nonce"])
-        if _is_failed(row, refusal.epoch):
+        if _is(row, refusal.epoch, "failed"):
             return RefusedPart(report_id=report_id, listener=listener, epoch=refusal.epoch, already=True)
         _check_open(row, refusal.epoch)
         done = await self._parts.refuse(key, row["stage"], refusal.error, caller)
         if not done:
             row = await self._row(report_id, listener)
-            if not _is_failed(row, refusal.epoch):
+            if not _is(row, refusal.epoch, "failed"):
                 _check_open(row, refusal.epoch)
                 raise _busy(row)
         return RefusedPart(report_id=report_id, listener=listener, epoch=refusal.epoch, already=not done)
@@ -207,7 +207,7 @@ class Deliveries:
         removes it.
         """
         row = await self._row(key.report_id, key.listener)
-        done = _is_done(row, key.epoch)
+        done = _is(row, key.epoch, "done")
         counts = (
             done
             and stored is not None
@@ -236,12 +236,8 @@ def _listener(row: Any) -> Listener:
     return found
 
 
-def _is_done(row: Any, epoch: int) -> bool:
-    return bool(row["epoch"] == epoch and row["state"] == "done")
-
-
-def _is_failed(row: Any, epoch: int) -> bool:
-    return bool(row["epoch"] == epoch and row["state"] == "failed")
+def _is(row: Any, epoch: int, state: str) -> bool:
+    return bool(row["epoch"] == epoch and row["state"] == state)
 
 
 def _check_open(row: Any, epoch: int) -> None:

@@ -75,8 +75,8 @@ async def write_part(
         SPL-2: the file is whole when this returns, and does not exist when it raises.
     """
     types = {name: check_type(kind) for name, kind in declared.items()}
-    told = getattr(rows, "columns", None)
-    pieces = _of_mappings(rows, types) if told is None else _of_source(rows, told)  # type: ignore[arg-type]
+    reported = getattr(rows, "columns", None)
+    pieces = _of_mappings(rows, types) if reported is None else _of_source(rows, reported)  # type: ignore[arg-type]
     file = _PartFile(path, types, bytes_max)
     try:
         async for columns, piece in pieces:
@@ -187,8 +187,8 @@ class _PartFile:
         await self._written()
         await asyncio.to_thread(self._close)
         columns = tuple(
-            Column(name, self._declared.get(name) or type_of(told, seen))
-            for (name, told), seen in zip(self._columns or (), self._seen, strict=True)
+            Column(name, self._declared.get(name) or type_of(reported, seen))
+            for (name, reported), seen in zip(self._columns or (), self._seen, strict=True)
         )
         return PartFacts(columns, self.rows, self._bytes, self._hash.hexdigest())
 
@@ -213,7 +213,7 @@ class _PartFile:
         fields = [f"c{number}" for number in range(len(names))]
         self._line = msgspec.defstruct("Line", fields, rename=dict(zip(fields, names, strict=True)), gc=False)
         self._seen = [NOTHING] * len(names)
-        self._told = [self._declared.get(name) or told for name, told in columns]
+        self._reported = [self._declared.get(name) or reported for name, reported in columns]
         self._columns = columns
 
     def _write(self, rows: Sequence[Sequence[Any]]) -> None:
@@ -239,13 +239,15 @@ class _PartFile:
                 "part_too_large", f"the part has more than {self._bytes_max} bytes", bytes_max=self._bytes_max
             )
         by_bytes = PIECE_BYTES * len(some) // max(len(data), 1)
-        self._piece_rows = max(1, min(PIECE_ROWS_MAX, PIECE_CELLS // max(1, len(self._told)), by_bytes))
+        self._piece_rows = max(1, min(PIECE_ROWS_MAX, PIECE_CELLS // max(1, len(self._reported)), by_bytes))
         return start + len(some)
 
     def _encode(self, rows: Sequence[Sequence[Any]]) -> bytes:
         columns = list(zip(*rows, strict=True))
         try:
-            spelled = [encode_column(values, told) for values, told in zip(columns, self._told, strict=True)]
+            spelled = [
+                encode_column(values, reported) for values, reported in zip(columns, self._reported, strict=True)
+            ]
             data = self._encoder.encode_lines(list(map(self._line, *(column.values for column in spelled))))
         except (NotJsonError, UnicodeEncodeError) as error:
             raise self._unspellable(columns, error) from None
@@ -254,8 +256,8 @@ class _PartFile:
 
     def _unspellable(self, columns: Sequence[Sequence[Any]], error: Exception) -> Rejected:
         what = str(error) if isinstance(error, NotJsonError) else "text with half of a surrogate pair"
-        for column, values, told in zip(self._columns or (), columns, self._told, strict=True):
-            place = first_not_json(values, told)
+        for column, values, reported in zip(self._columns or (), columns, self._reported, strict=True):
+            place = first_not_json(values, reported)
             if place is not None:
                 return refuse_value(column.name, self.rows + place + 1, what)
         raise error

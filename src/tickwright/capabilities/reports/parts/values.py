@@ -204,13 +204,13 @@ class Seen(NamedTuple):
 NOTHING = Seen()
 
 
-def type_of(told: str, seen: Seen) -> str:
+def type_of(reported: str, seen: Seen) -> str:
     """Return a column's type from its source's type (``""`` if unknown) and its values."""
-    if told == ANY_DECIMAL:
+    if reported == ANY_DECIMAL:
         return NO_DIGITS if seen.kinds == Kind.NONE else seen.type
-    if not told or (told.startswith("DECIMAL(") and seen.kinds & Kind.INEXACT):
+    if not reported or (reported.startswith("DECIMAL(") and seen.kinds & Kind.INEXACT):
         return seen.type
-    return "JSON" if told.endswith("[]") and seen.deep else told
+    return "JSON" if reported.endswith("[]") and seen.deep else reported
 
 
 # ---------------------------------------------------------------------- values
@@ -237,36 +237,36 @@ class EncodedColumn(NamedTuple):
     seen: Seen
 
 
-def encode_column(values: Sequence[Any], told: str = "") -> EncodedColumn:
+def encode_column(values: Sequence[Any], reported: str = "") -> EncodedColumn:
     """Return a column's values for JSON. ``told`` is the type that the source reports.
 
     Raises:
         NotJsonError: A value has no JSON form; :func:`first_not_json` finds it. Permanent.
     """
-    if told.startswith("DECIMAL"):
+    if reported.startswith("DECIMAL"):
         are_texts = set(map(type, values)) <= {str, _NONE}
-        return EncodedColumn(values, _seen_of_texts(values, told)) if are_texts else _one_by_one(values, told)
+        return EncodedColumn(values, _seen_of_texts(values, reported)) if are_texts else _one_by_one(values, reported)
     kinds = set(map(type, values))
     kinds.discard(_NONE)
     if not kinds:
         return EncodedColumn(values, Seen())
     whole = _WHOLE.get(next(iter(kinds))) if len(kinds) == 1 else None
-    return whole(values) if whole is not None else _one_by_one(values, told)
+    return whole(values) if whole is not None else _one_by_one(values, reported)
 
 
-def first_not_json(values: Sequence[Any], told: str = "") -> int | None:
+def first_not_json(values: Sequence[Any], reported: str = "") -> int | None:
     """Return the position of the first value without a JSON form."""
     for place, value in enumerate(values):
         try:
-            msgspec.json.encode(encode_column((value,), told).values)
+            msgspec.json.encode(encode_column((value,), reported).values)
         except (NotJsonError, UnicodeEncodeError):
             return place
     return None
 
 
-def _seen_of_texts(values: Sequence[Any], told: str) -> Seen:
+def _seen_of_texts(values: Sequence[Any], reported: str) -> Seen:
     """Return the properties of exact numbers as texts; with known digits, only NaN matters."""
-    if told != ANY_DECIMAL:
+    if reported != ANY_DECIMAL:
         return Seen(Kind.INEXACT if "NaN" in values else Kind.DECIMAL)
     texts = list(filter(None, values))
     points = [text.find(".") for text in texts]
@@ -308,7 +308,7 @@ _WHOLE: Mapping[type, Callable[[Sequence[Any]], EncodedColumn]] = {
 }
 
 
-def _one_by_one(values: Iterable[Any], told: str = "") -> EncodedColumn:
+def _one_by_one(values: Iterable[Any], reported: str = "") -> EncodedColumn:
     made: list[Any] = []
     seen = Seen()
     for value in values:
@@ -316,14 +316,14 @@ def _one_by_one(values: Iterable[Any], told: str = "") -> EncodedColumn:
             made.append(None)
             continue
         spelled, found = _SPELL.get(type(value), _derived)(value)
-        made.append(_document(spelled, told) if found.kinds == Kind.JSON else spelled)
+        made.append(_document(spelled, reported) if found.kinds == Kind.JSON else spelled)
         seen = seen.join(found)
     return EncodedColumn(made, seen)
 
 
-def _document(value: Any, told: str) -> Any:
+def _document(value: Any, reported: str) -> Any:
     """Return a nested value in a form that DuckDB reads without changing a number."""
-    is_document = told in {"", "JSON"}
+    is_document = reported in {"", "JSON"}
     if not (_has_raw(value) or (is_document and _is_marked(value))):
         return value
     try:
@@ -333,11 +333,11 @@ def _document(value: Any, told: str) -> Any:
     if text[:1] == '"' or not (_is_marked(value) or _MAY_CHANGE.search(text) or DOCUMENT_TEXT in text):
         return value
     text = _SPACES.sub(r"\1", text)
-    if told.startswith("JSON["):
+    if reported.startswith("JSON["):
         raise NotJsonError(
             "a list of documents with a number of more than 15 digits or an exponent (declare it as JSON)"
         )
-    if told.endswith("[]"):
+    if reported.endswith("[]"):
         return msgspec.Raw(_LONG_NUMBERS.sub(lambda found: found[1] or f'"{found[0]}"', text).encode())
     return {DOCUMENT_TEXT: text} if is_document else text
 
