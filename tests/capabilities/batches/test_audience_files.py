@@ -382,6 +382,6 @@ async def test_a_load_without_a_bound_of_its_database_is_found(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant: DuckDB bounds what it spills, and its database has any size."""
-    mutate(monkeypatch, object_files._Load._check_bytes, "self._written() > self._bytes_max", "False")
+    mutate(monkeypatch, object_files._Load._check_bytes, "written > self._bytes_max", "False")
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         await check_refused(object_store, tmp_path, DENSE, "unpacked")
