@@ -19,9 +19,9 @@ from urllib.parse import unquote
 import msgspec
 
 from tickwright.domain.errors import Rejected
+from tickwright.domain.field_readers import Reader, bad, read_fields, whole
 from tickwright.domain.secrets import ResolvedSecrets, Secrets, resolve_references
 from tickwright.domain.time_texts import parse_duration
-from tickwright.domain.wording import Reader, bad, read_fields, whole
 from tickwright.ports.reports import Source
 
 SCHEMES = ("postgresql", "postgres", "sqlite", "duckdb", "files")
