@@ -43,13 +43,18 @@ class Ticket(NamedTuple):
 class ClaimGate:
     """The gate for all claims of one kind under one session; ``unsure`` if there may be claims without an answer.
 
+    ``owned`` is SQL: whether the session $1 owns any of them. Without it, a session that leaves may own some.
+
     Invariants:
         CLG-1: the process did not know of what is released, and no earlier claim can take anything afterwards.
         CLG-2: nothing is claimed while the gate is unsure.
     """
 
-    def __init__(self, connect: Connect, session: Session, kind: str, strays: Strays) -> None:
+    def __init__(
+        self, connect: Connect, session: Session, kind: str, strays: Strays, *, owned: str | None = None
+    ) -> None:
         self._connect, self._session, self._kind, self._strays = connect, session, kind, strays
+        self.owned = owned
         self.unsure = False
         self._entering = asyncio.Lock()
         self._flying = 0

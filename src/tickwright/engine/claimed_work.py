@@ -88,11 +88,13 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
     """
 
     name: str
+    owned: str
+    """SQL: whether the session $1 owns any such work."""
 
     def __init__(self, session: Session, wakeups: WakeupListener, connect: Connect) -> None:
         super().__init__(wakeups.subscribe())
         self._session, self._wakeups = session, wakeups
-        self._gate = ClaimGate(connect, session, self.name, self._strays)
+        self._gate = ClaimGate(connect, session, self.name, self._strays, owned=self.owned)
         self.counts: Counter[str] = Counter()
         self._held: dict[_K, _H] = {}
         session.on_lost(self._lose_all)

@@ -33,10 +33,9 @@ from tickwright.ports.ids import hear_database, monotonic
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Gate, Reclaim
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, RoundTrips, enter_timeline, slowness
-from tickwright.store.queries import load, with_lanes
+from tickwright.store.queries import load
 
 _SQL = load("tickwright.engine.sql", "workers.sql")
-_OWNS = with_lanes(load("tickwright.capabilities.operations.sql", "holdings.sql"))["owns"]
 _LOOK_S = 0.1
 _LOOK_AGAIN_S = 1.0
 _SETTLE_S = 10.0
@@ -370,7 +369,8 @@ class WorkerSession(LoopService):
         if not self._gates:  # without claims it owns nothing
             return False
         await self._pool.execute(_SQL["refuse_claims"], token, self.next_claim_number())
-        return bool(await self._pool.fetchval(_OWNS, token))
+        asked = {gate.owned for gate in self._gates}
+        return None in asked or any([await self._pool.fetchval(sql, token) for sql in asked])
 
 
 def _is_gone(connection: Connection) -> bool:

@@ -108,6 +108,10 @@ class Plugin:
         """Return functions that release the work of a lost session."""
         return ()
 
+    def holdings(self) -> Sequence[str]:
+        """Return SQL of what a session holds, for operators; see :class:`tickwright.ports.session.Holdings`."""
+        return ()
+
     async def start(self, context: "Context") -> None:
         """Add services, loops and sources for the roles of the process.
 

@@ -10,10 +10,21 @@ Beat = Callable[[Any], Awaitable[Callable[[], None]]]
 Reclaim = Callable[[Any, Sequence[int]], Awaitable[None]]
 
 
+class Holdings(tuple[str, ...]):
+    """SQL of every plugin: what the session $1 holds, at most $2 rows of a kind.
+
+    Columns: ``kind id name number since_at fence count``.
+    """
+
+    __slots__ = ()
+
+
 class Gate(Protocol):
     """The claims of one kind under a session; ``unsure`` if it may own claims that its process does not know of."""
 
     unsure: bool
+    owned: str | None
+    """SQL: whether the session $1 owns any. ``None``: it may own some."""
 
     async def settle(self) -> None:
         """Release claims that the process does not know of, if there may be any."""

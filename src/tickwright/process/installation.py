@@ -17,6 +17,7 @@ from tickwright.observe.metrics import MetricSpec
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.plugin.overview import OverviewParts
 from tickwright.ports.broker import Brokers, TargetCheck
+from tickwright.ports.session import Holdings
 from tickwright.process.configfile import load_config
 from tickwright.process.database import Database, open_database, translated
 from tickwright.process.plugins import PLUGINS
@@ -97,6 +98,7 @@ def provide(context: Context) -> None:
     """Let every plugin offer its ports, and offer what is collected from all of them."""
     context.ports.offer(AlertRules, alert_rules)
     context.ports.offer(OverviewParts, overview_parts)
+    context.ports.offer(Holdings, lambda: Holdings(sql for plugin in PLUGINS for sql in plugin.holdings()))
     context.ports.offer(LeasePurposes, lease_purposes)
     context.ports.offer(TargetCheck, lambda: target_check(context.settings))
     for plugin in PLUGINS:

@@ -374,7 +374,7 @@ async def test_what_a_session_that_leaves_owns_goes_back(batches: BatchWorld, tm
 @pytest.mark.parametrize(
     ("function", "guard"),
     [
-        (WorkerSession._owns, "return bool(await self._pool.fetchval(_OWNS, token))"),
+        (WorkerSession._owns, "return None in asked or any([await self._pool.fetchval(sql, token) for sql in asked])"),
         (WorkerSession._leave, "await self._give_back(connection, [token])"),
     ],
     ids=["does not ask", "gives nothing back"],

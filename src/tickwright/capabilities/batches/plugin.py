@@ -84,6 +84,12 @@ class BatchesPlugin(Plugin):
 
         return (ChunksStore(context.pool).reclaim,)
 
+    def holdings(self) -> Sequence[str]:
+        """Return the query of what a session holds."""
+        from tickwright.capabilities.batches.executions.chunks_store import SQL
+
+        return (SQL["held"],)
+
     async def start(self, context: Context) -> None:
         """Add the loops of the scheduler, and the consumer."""
         if "scheduler" in context.roles:

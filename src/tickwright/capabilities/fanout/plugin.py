@@ -82,6 +82,12 @@ class FanoutPlugin(Plugin):
 
         return (LedgerRunClaims(context.pool).reclaim,)
 
+    def holdings(self) -> Sequence[str]:
+        """Return the query of what a session holds."""
+        from tickwright.capabilities.fanout.consumer.run_claims import HELD
+
+        return (HELD,)
+
     async def start(self, context: Context) -> None:
         """Add the scheduler and its retention, and the consumer."""
         if "scheduler" in context.roles:

@@ -92,6 +92,12 @@ class JobsPlugin(Plugin):
 
         return () if WORKER in context.roles else (ClaimStore(context.pool).reclaim_for_others,)
 
+    def holdings(self) -> Sequence[str]:
+        """Return the query of what a session holds."""
+        from tickwright.capabilities.jobs.worker.claims import HELD
+
+        return (HELD,)
+
     async def start(self, context: Context) -> None:
         """Add the worker, and the retention of jobs in a scheduler."""
         if "scheduler" in context.roles:

@@ -19,16 +19,15 @@ from tickwright.engine.leases import LeasePurposes
 from tickwright.engine.outbox.relay import LEASE as RELAY
 from tickwright.engine.outbox.table import SQL as OUTBOX
 from tickwright.ports.caller import Caller
+from tickwright.ports.session import Holdings
 from tickwright.ports.views import view
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Pool
-from tickwright.store.queries import load, with_lanes
+from tickwright.store.queries import load
 
-_SQL = with_lanes(load("tickwright.capabilities.operations.sql", "holdings.sql"))
+SQL = load("tickwright.capabilities.operations.sql", "holdings.sql")
 SHOWN_MAX = 100
 """How many holdings of each kind are shown."""
-JOBS_LOOKED_MAX = 5_000
-"""How many due jobs of each claim range are searched for held ones, the oldest first; four times as many in total."""
 LANES_MAX = 1_000
 COUNT_MAX = 10_000
 ROWS_LOOKED_MAX = 50_000
@@ -42,8 +41,8 @@ _STATES = ("stuck", "waiting", "flowing")
 class OperatorDesk:
     """The operators' actions; uses only the database. One per API."""
 
-    def __init__(self, pool: Pool, purposes: LeasePurposes) -> None:
-        self._pool, self._purposes = pool, purposes
+    def __init__(self, pool: Pool, purposes: LeasePurposes, holdings: Holdings) -> None:
+        self._pool, self._purposes, self._holdings = pool, purposes, holdings
 
     async def worker(self, worker: int) -> WorkerDetail:
         """Return one session of the last day, and what it holds.
@@ -52,10 +51,10 @@ class OperatorDesk:
             Rejected: ``worker_not_found`` (404). Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction(readonly=True):
-            row = await connection.fetchrow(_SQL["worker"], worker)
+            row = await connection.fetchrow(SQL["worker"], worker)
             if row is None:
                 raise Rejected("worker_not_found", f"there is no worker session {worker}", status=404)
-            found = await connection.fetch(_SQL["holds"], worker, row["name"], SHOWN_MAX + 1, JOBS_LOOKED_MAX)
+            found = [held for sql in self._holdings for held in await connection.fetch(sql, worker, SHOWN_MAX + 1)]
         counts = Counter(one["kind"] for one in found)
         holds, shown = [], Counter[str]()
         for one in found:
@@ -67,7 +66,7 @@ class OperatorDesk:
 
     async def leases(self) -> list[LeaseView]:
         """Return every lease of a control loop, and its holder."""
-        rows = await self._pool.fetch(_SQL["leases"])
+        rows = await self._pool.fetch(SQL["leases"])
         return [view(LeaseView, row, guards=self._purposes.of(row["job_name"])) for row in rows]
 
     async def release(self, job_name: str, *, caller: Caller) -> ReleasedLease:
@@ -80,9 +79,9 @@ class OperatorDesk:
             Contended: Its holder's transaction takes too long. Retry.
         """
         async with self._pool.acquire() as connection, connection.transaction():
-            row = await connection.fetchrow(_SQL["break_lease"], job_name)
+            row = await connection.fetchrow(SQL["break_lease"], job_name)
             if row is None:
-                if await connection.fetchval(_SQL["lease_known"], job_name):
+                if await connection.fetchval(SQL["lease_known"], job_name):
                     raise Rejected("lease_free", f"nobody has the lease {job_name[:50]!r}", status=409)
                 raise Rejected("lease_not_found", f"there is no lease {job_name[:50]!r}", status=404)
             before = {"owner": row["owner"], "version": row["old_version"]}
@@ -135,9 +134,9 @@ class OperatorDesk:
             Rejected: ``alert_not_found`` (404); ``alert_resolved`` (409), it is over. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
-            row = await connection.fetchrow(_SQL["acknowledge"], alert, caller.name, note)
+            row = await connection.fetchrow(SQL["acknowledge"], alert, caller.name, note)
             if row is None:
-                if await connection.fetchval(_SQL["alert_state"], alert) is None:
+                if await connection.fetchval(SQL["alert_state"], alert) is None:
                     raise Rejected("alert_not_found", f"there is no alert {alert}", status=404)
                 raise Rejected("alert_resolved", f"alert {alert} is resolved", status=409)
             told = {"rule": row["rule"], "subject": row["subject"], "note": note}

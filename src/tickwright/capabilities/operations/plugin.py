@@ -55,6 +55,12 @@ class OperationsPlugin(Plugin):
         ports.offer(AlertReceivers, lambda: AlertReceivers(pool, ports.get(TargetCheck), ports.get(AlertRules)))
         ports.offer(Snapshots, overview)
 
+    def holdings(self) -> Sequence[str]:
+        """Return the query of what a session holds."""
+        from tickwright.capabilities.operations.machinery import SQL
+
+        return (SQL["held"],)
+
     async def start(self, context: Context) -> None:
         """Add alerting to every process; the outbox relay, retention and the overview to their roles."""
         from tickwright.capabilities.operations.alerts.alerting import Alerting
@@ -113,12 +119,13 @@ class OperationsPlugin(Plugin):
         from tickwright.capabilities.operations.rest.routes import key_routes, operation_routes
         from tickwright.capabilities.operations.snapshots import Snapshots
         from tickwright.engine.leases import LeasePurposes
+        from tickwright.ports.session import Holdings
 
         operations = context.ports.get(Operations)
         return (
             operation_routes(operations, gate),
             overview_routes(context.ports.get(Snapshots), gate),
-            desk_routes(context.pool, context.ports.get(LeasePurposes), gate),
+            desk_routes(context.pool, context.ports.get(LeasePurposes), context.ports.get(Holdings), gate),
             receiver_routes(context.ports.get(AlertReceivers), gate),
             key_routes(operations.keys, gate),
         )

@@ -88,6 +88,12 @@ class PollingPlugin(Plugin):
 
         return (reclaim,)
 
+    def holdings(self) -> Sequence[str]:
+        """Return the query of what a session holds."""
+        from tickwright.capabilities.polling.consumer.queue import HELD
+
+        return (HELD,)
+
     async def start(self, context: Context) -> None:
         """Add the relays, the loops of the scheduler, and the consumer."""
         from tickwright.capabilities.polling.service import SQL

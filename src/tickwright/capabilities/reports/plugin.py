@@ -91,6 +91,12 @@ class ReportsPlugin(Plugin):
 
         return (PartsStore(context.pool).reclaim,)
 
+    def holdings(self) -> Sequence[str]:
+        """Return the query of what a session holds."""
+        from tickwright.capabilities.reports.parts.store import SQL
+
+        return (SQL["held"],)
+
     async def start(self, context: Context) -> None:
         """Start retention in the scheduler role, and the listener in its role."""
         if "scheduler" in context.roles:

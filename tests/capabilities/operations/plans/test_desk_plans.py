@@ -8,13 +8,19 @@ import asyncpg
 import pytest
 
 from kit.polling import Ground
+from tickwright.capabilities.batches.executions import chunks_store
 from tickwright.capabilities.fanout import service as matrix
-from tickwright.capabilities.operations.machinery import _SQL as DESK
+from tickwright.capabilities.fanout.consumer import run_claims
+from tickwright.capabilities.jobs.worker.claims import OWNED
+from tickwright.capabilities.operations.machinery import SQL as DESK
 from tickwright.capabilities.polling import partners
+from tickwright.capabilities.polling.consumer import queue as poll_queue
 from tickwright.capabilities.polling.service import SQL as TRACKERS
 from tickwright.capabilities.polling.trackers import accounts, freshness
 from tickwright.capabilities.polling.wheels import slices
+from tickwright.capabilities.reports.parts import store as parts_store
 from tickwright.engine.outbox.table import SQL as OUTBOX
+from tickwright.process.plugins import PLUGINS
 from tickwright.store.pool import SETTINGS
 
 FILL = """
@@ -119,9 +125,17 @@ async def test_what_the_screen_asks_reads_a_few_pages(connection: asyncpg.Connec
         "by external id": await ask(
             TRACKERS["page_by_external"], "X3", None, None, None, None, 51, 500, -1, "X3\U0010ffff"
         ),
-        "holds": await ask(DESK["holds"], 7, "host:7", 101, 500),
+        **{sql[:60]: await ask(sql, 7, 101) for plugin in PLUGINS for sql in plugin.holdings()},
     }
     assert max(pages.values()) < 1_500, pages
+    owned = {
+        "jobs": OWNED,
+        "chunks": chunks_store.SQL["owned"],
+        "parts": parts_store.SQL["owned"],
+        "runs": run_claims._SQL["owned"],
+        "polls": poll_queue._SQL["owned"],
+    }
+    assert max([await ask(sql, 7) for sql in owned.values()]) < 1_500
     heavy = {
         "heat": await ask(slices._SQL["heat"], day, now, None, 5),
         "coming": await ask(accounts._SQL["coming_polls"]),

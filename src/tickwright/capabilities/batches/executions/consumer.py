@@ -23,6 +23,7 @@ import structlog
 
 from tickwright.capabilities.batches.executions.checker import report_end
 from tickwright.capabilities.batches.executions.chunks_store import (
+    SQL,
     ChunkClaim,
     ChunkKey,
     ChunksStore,
@@ -87,6 +88,7 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
     """
 
     name = "campaign-consumer"
+    owned = SQL["owned"]
 
     def __init__(
         self,

@@ -208,3 +208,16 @@ SELECT count(*) FROM back;
 -- name: wake
 -- Wake consumers: something may be claimed that could not be before. No table.
 SELECT pg_notify('tickwright_batches', '');
+
+-- name: held
+-- What the session $1 holds, at most $2 rows of each kind. Indexes: execution_chunks_owner, executions_owner.
+(SELECT 'execution' AS kind, e.id, b.name, NULL::integer AS number, e.started_at AS since_at, e.fence, NULL::bigint AS count
+   FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id WHERE e.owner = $1 LIMIT $2)
+UNION ALL
+(SELECT 'chunk', c.execution_id, b.name, c.number, c.began_at, c.fence, c.members
+   FROM tickwright.execution_chunks c JOIN tickwright.executions e ON e.id = c.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
+  WHERE c.owner = $1 LIMIT $2);
+
+-- name: owned
+-- Whether the session $1 owns an execution or a chunk. Indexes: execution_chunks_owner, executions_owner.
+SELECT EXISTS (SELECT FROM tickwright.execution_chunks WHERE owner = $1) OR EXISTS (SELECT FROM tickwright.executions WHERE owner = $1);

@@ -49,6 +49,7 @@ ANSWER_S = 3.0
 ERROR_CHARS_MAX = 500
 
 _SQL = load("tickwright.capabilities.fanout.sql", "runs.sql")
+HELD = _SQL["held"]
 _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -68,7 +69,11 @@ class LedgerRunClaims:
         self._pool = pool
         self._beginning = asyncio.Lock()
         self._fences: dict[tuple[int, str, str], int] = {}
-        self._gate = None if session is None else ClaimGate(self._connection, session, "fanout", self._strays)
+        self._gate = (
+            None
+            if session is None
+            else ClaimGate(self._connection, session, "fanout", self._strays, owned=_SQL["owned"])
+        )
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
         """Claim each run, in one order for all processes, so that they cannot deadlock.

@@ -148,3 +148,13 @@ INSERT INTO tickwright.fanout_windows AS f (task_type, window_at, superseded, ex
 SELECT u.task_type, to_timestamp(u.window_s), u.superseded, u.expired
   FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS u (task_type, window_s, superseded, expired) ORDER BY 2, 1
     ON CONFLICT (window_at, task_type) DO UPDATE SET superseded = f.superseded + excluded.superseded, expired = f.expired + excluded.expired;
+
+-- name: held
+-- What the session $1 holds, at most $2 rows. Index: fanout_cursors_owner.
+SELECT 'task' AS kind, NULL::bigint AS id, entity_code || '/' || task_type AS name, NULL::integer AS number, running_since AS since_at, fence,
+       NULL::bigint AS count
+  FROM tickwright.fanout_cursors WHERE owner = $1 LIMIT $2;
+
+-- name: owned
+-- Whether the session $1 owns a run. Index: fanout_cursors_owner.
+SELECT EXISTS (SELECT FROM tickwright.fanout_cursors WHERE owner = $1);

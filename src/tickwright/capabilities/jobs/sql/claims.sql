@@ -177,3 +177,20 @@ WITH RECURSIVE {lane}, {claimable}, stray AS MATERIALIZED (
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept) AS released,
        ARRAY (SELECT s.id FROM stray s WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = s.id) ORDER BY s.id) AS locked_ids,
        ARRAY (SELECT s.fence FROM stray s WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = s.id) ORDER BY s.id) AS locked_fences;
+
+-- name: held
+-- What the session $1 holds, at most $2 rows: its jobs among the first 5,000 due ones of each claim range, 20,000 in total. Index:
+-- scheduled_tasks_due, as a reclaim.
+WITH RECURSIVE {lane}
+SELECT 'job' AS kind, f.id, f.task_type::text AS name, NULL::integer AS number, f.started_at AS since_at, f.fence, f.attempts::bigint AS count
+  FROM (SELECT due.* FROM (SELECT * FROM lane LIMIT 1000) AS lane CROSS JOIN LATERAL (
+          SELECT t.id, t.task_type, t.started_at, t.fence, t.attempts, t.owner FROM ONLY tickwright.scheduled_tasks t
+           WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute'
+           ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 5000) AS due LIMIT 20000) AS f
+ WHERE f.owner = $1 LIMIT $2;
+
+-- name: owned
+-- Whether the session $1 owns a job that a reclaim would release. Index: scheduled_tasks_due, as a reclaim.
+WITH RECURSIVE {lane}, {claimable}
+SELECT EXISTS (SELECT FROM claimable AS lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
+                WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = $1);

@@ -18,7 +18,7 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import Begin, Job, TaskType, ahead_max, type_slots_max
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
 from tickwright.capabilities.jobs.worker.claimer import Claimer, worker_wakeup
-from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimStore, claim_order
+from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore, claim_order
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
@@ -82,7 +82,7 @@ class JobWorker:
         self.runner = Runner(self.outcomes, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.wakeup = worker_wakeup(direct_url, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
-        self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown)
+        self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owned=OWNED)
         self.claimer = Claimer(
             self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits
         )

@@ -20,6 +20,7 @@ from tickwright.capabilities.operations.views import (
 )
 from tickwright.engine.leases import LeasePurposes
 from tickwright.ports.caller import Caller, Role
+from tickwright.ports.session import Holdings
 from tickwright.ports.views import Page
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import Id, answer, answers, takes
@@ -32,10 +33,10 @@ STRUCTS = (
 )  # fmt: skip
 
 
-def desk_routes(pool: Pool, purposes: LeasePurposes, gate: Gate) -> APIRouter:
+def desk_routes(pool: Pool, purposes: LeasePurposes, holdings: Holdings, gate: Gate) -> APIRouter:
     """Return the routes of :class:`OperatorDesk`."""
     router = APIRouter(tags=["operations"])
-    desk = OperatorDesk(pool, purposes)
+    desk = OperatorDesk(pool, purposes, holdings)
     _workers(router, desk, gate)
     _outbox(router, desk, gate)
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]

@@ -4,51 +4,12 @@ SELECT id, name, roles, version, started_at, seen_at, lease_until, drain_request
        lost_at IS NULL AND lease_until > clock_timestamp() AS alive, date_part('epoch', clock_timestamp() - seen_at) AS seen_ago_s
   FROM tickwright.workers WHERE id = $1;
 
--- name: holds
--- What a worker session holds ($1 its token, $2 its name), at most $3 of each kind; its jobs among the first $4 due ones of each claim
--- range. Indexes: scheduled_tasks_due, as a reclaim; execution_chunks_owner, executions_owner, reports_owner, report_parts_owner,
--- fanout_cursors_owner, poll_queue_taken. Small: leases, partitions.
-WITH RECURSIVE {lane}
-(SELECT 'job' AS kind, f.id, f.task_type::text AS name, NULL::integer AS number, f.started_at AS since_at, f.fence, f.attempts::bigint AS count
-   FROM (SELECT due.* FROM (SELECT * FROM lane LIMIT 1000) AS lane CROSS JOIN LATERAL (
-           SELECT t.id, t.task_type, t.started_at, t.fence, t.attempts, t.owner FROM ONLY tickwright.scheduled_tasks t
-            WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute'
-            ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $4) AS due LIMIT 4 * $4) AS f
-  WHERE f.owner = $1 LIMIT $3)
-UNION ALL
-(SELECT 'lease', NULL, job_name, NULL, last_started_at, version, NULL FROM tickwright.job_config
-  WHERE regexp_replace(owner, ':[^:]*$', '') = $2 AND running AND lease_until > clock_timestamp() ORDER BY job_name LIMIT $3)
-UNION ALL
-(SELECT 'execution', e.id, b.name, NULL, e.started_at, e.fence, NULL
-   FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id WHERE e.owner = $1 LIMIT $3)
-UNION ALL
-(SELECT 'chunk', c.execution_id, b.name, c.number, c.began_at, c.fence, c.members
-   FROM tickwright.execution_chunks c JOIN tickwright.executions e ON e.id = c.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
-  WHERE c.owner = $1 LIMIT $3)
-UNION ALL
-(SELECT 'report', id, type, NULL, started_at, fence, NULL FROM tickwright.reports WHERE owner = $1 LIMIT $3)
-UNION ALL
-(SELECT 'part', report_id, listener, NULL, began_at, fence, rows FROM tickwright.report_parts WHERE owner = $1 LIMIT $3)
-UNION ALL
-(SELECT 'task', NULL, entity_code || '/' || task_type, NULL, running_since, fence, NULL FROM tickwright.fanout_cursors WHERE owner = $1 LIMIT $3)
-UNION ALL
-(SELECT 'polls', q.seq, p.name, NULL, q.taken_at, NULL, cardinality(q.ids)
-   FROM tickwright.poll_queue q LEFT JOIN tickwright.partners p ON p.partner_no = q.partner_no WHERE q.owner = $1 LIMIT $3)
-UNION ALL
-(SELECT 'partition', NULL, topic, partition, NULL, epoch, NULL FROM tickwright.poll_partitions WHERE owner = $1 LIMIT $3);
-
--- name: owns
--- Whether a worker session owns anything that a reclaim would release. Indexes: execution_chunks_owner, executions_owner,
--- report_parts_owner, reports_owner, fanout_cursors_owner, poll_queue_taken; scheduled_tasks_due, as a reclaim.
-WITH RECURSIVE {lane}, {claimable}
-SELECT EXISTS (SELECT FROM tickwright.execution_chunks WHERE owner = $1)
-    OR EXISTS (SELECT FROM tickwright.executions WHERE owner = $1)
-    OR EXISTS (SELECT FROM tickwright.report_parts WHERE owner = $1)
-    OR EXISTS (SELECT FROM tickwright.reports WHERE owner = $1)
-    OR EXISTS (SELECT FROM tickwright.fanout_cursors WHERE owner = $1)
-    OR EXISTS (SELECT FROM tickwright.poll_queue WHERE owner = $1)
-    OR EXISTS (SELECT FROM claimable AS lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
-                WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = $1);
+-- name: held
+-- The leases that the session $1 holds, at most $2. Small: a row per loop.
+SELECT 'lease' AS kind, NULL::bigint AS id, job_name AS name, NULL::integer AS number, last_started_at AS since_at, version AS fence, NULL::bigint AS count
+  FROM tickwright.job_config
+ WHERE regexp_replace(owner, ':[^:]*$', '') = (SELECT name FROM tickwright.workers WHERE id = $1) AND running
+   AND lease_until > clock_timestamp() ORDER BY job_name LIMIT $2;
 
 -- name: leases
 -- Every lease of a control loop, and the session of its owner, whose name starts with that of the session. Small: a row per loop and per

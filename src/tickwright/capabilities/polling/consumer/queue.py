@@ -23,6 +23,7 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.polling.sql", "poll_queue.sql")
+HELD = _SQL["held"]
 _log = structlog.get_logger("tickwright.polls")
 
 _Take: TypeAlias = tuple[int, int, datetime | None]
@@ -35,7 +36,7 @@ class QueueSource:
     def __init__(self, pool: Pool, session: Session) -> None:
         self._pool, self._session = pool, session
         self._taken: set[_Take] = set()
-        self._gate = ClaimGate(pool.acquire, session, "polls", self._strays)
+        self._gate = ClaimGate(pool.acquire, session, "polls", self._strays, owned=_SQL["owned"])
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Claim groups under the session's token."""

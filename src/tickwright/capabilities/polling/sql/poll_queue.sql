@@ -70,3 +70,15 @@ WITH back AS (
   RETURNING 1
 )
 SELECT count(*) FROM back;
+
+-- name: held
+-- What the session $1 holds, at most $2 rows of each kind. Index: poll_queue_taken. Small: partitions.
+(SELECT 'polls' AS kind, q.seq AS id, p.name, NULL::integer AS number, q.taken_at AS since_at, NULL::bigint AS fence,
+        cardinality(q.ids)::bigint AS count
+   FROM tickwright.poll_queue q LEFT JOIN tickwright.partners p ON p.partner_no = q.partner_no WHERE q.owner = $1 LIMIT $2)
+UNION ALL
+(SELECT 'partition', NULL, topic, partition, NULL, epoch, NULL FROM tickwright.poll_partitions WHERE owner = $1 LIMIT $2);
+
+-- name: owned
+-- Whether the session $1 owns polls of the queue. Index: poll_queue_taken.
+SELECT EXISTS (SELECT FROM tickwright.poll_queue WHERE owner = $1);

@@ -43,7 +43,7 @@ from tickwright.capabilities.reports.merge.steps import (
     decide,
     missing_of,
 )
-from tickwright.capabilities.reports.parts.store import LostPartError, PartStorage, columns_from
+from tickwright.capabilities.reports.parts.store import SQL, LostPartError, PartStorage, columns_from
 from tickwright.capabilities.reports.requests.store import FinishedFile, RecordsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.engine.claimed_work import AWAY_S, LOOK_S, ClaimedWork, Held
@@ -103,6 +103,7 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
     """
 
     name = "report-supervisor"
+    owned = SQL["owned"]
 
     def __init__(self, resources: StepResources, session: Session, wakeups: WakeupListener, *, at_once: int) -> None:
         super().__init__(session, wakeups, resources.records.connect)

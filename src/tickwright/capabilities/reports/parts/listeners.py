@@ -285,6 +285,7 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
     """
 
     name = "report-listener"
+    owned = SQL["owned"]
 
     def __init__(
         self,

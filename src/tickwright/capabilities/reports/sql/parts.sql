@@ -112,3 +112,14 @@ SELECT DISTINCT one ->> 'name' AS listener
 SELECT DISTINCT one ->> 'name' AS listener
   FROM tickwright.report_types t CROSS JOIN jsonb_array_elements(t.definition -> 'listeners') AS one
  WHERE one ->> 'kind' = 'service' ORDER BY 1 LIMIT 1000;
+
+-- name: held
+-- What the session $1 holds, at most $2 rows of each kind. Indexes: reports_owner, report_parts_owner.
+(SELECT 'report' AS kind, id, type AS name, NULL::integer AS number, started_at AS since_at, fence, NULL::bigint AS count
+   FROM tickwright.reports WHERE owner = $1 LIMIT $2)
+UNION ALL
+(SELECT 'part', report_id, listener, NULL, began_at, fence, rows FROM tickwright.report_parts WHERE owner = $1 LIMIT $2);
+
+-- name: owned
+-- Whether the session $1 owns a step or a part of a report. Indexes: reports_owner, report_parts_owner.
+SELECT EXISTS (SELECT FROM tickwright.report_parts WHERE owner = $1) OR EXISTS (SELECT FROM tickwright.reports WHERE owner = $1);
