@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Route
 
-from kit.desks import fill, quiet_site
 from kit.pages import Screen, Site, Visitors
 from kit.servers import PostgresServer
+from kit.work_pages import fill, quiet_site
 
 Change = Callable[[dict[str, Any]], None]
 

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from kit.desks import fill
 from kit.pages import Screen, Visitors
 from kit.servers import PostgresServer
 from kit.waiting import eventually
-from kit.work_pages import WorkSite, every_view, work_site
+from kit.work_pages import WorkSite, every_view, fill, work_site
 
 ALERT = """
 INSERT INTO tickwright.alerts (rule, subject, severity, summary, state, facts)

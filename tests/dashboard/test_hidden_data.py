@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Error, Route, expect
 
-from kit.desks import fill
 from kit.pages import Screen, Visitors
 from kit.servers import PostgresServer
 from kit.waiting import eventually
-from kit.work_pages import WorkSite, every_view, work_site
+from kit.work_pages import WorkSite, every_view, fill, work_site
 
 CANARY = "canary-5e2d"
 DATA = {"who": CANARY}

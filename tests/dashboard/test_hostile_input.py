@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from kit.desks import fill
 from kit.pages import Screen, Visitors
 from kit.servers import PostgresServer
-from kit.work_pages import WorkSite, work_site
+from kit.work_pages import WorkSite, fill, work_site
 
 SCRIPT = '</script><img src=x onerror="window.ran=1">'
 MEGABYTE = 1_000_000

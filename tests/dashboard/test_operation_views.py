@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from kit.desks import quiet_site
 from kit.pages import Screen, Site, Visitors
 from kit.servers import PostgresServer
 from kit.waiting import eventually
+from kit.work_pages import quiet_site
 
 CANARY = '<img src=x onerror="window.ran=1">'
 WORKER = """

@@ -7,9 +7,9 @@ from datetime import datetime
 import pytest
 from playwright.sync_api import expect
 
-from kit.desks import fill, quiet_site
 from kit.pages import Screen, Site, Visitors
 from kit.servers import PostgresServer
+from kit.work_pages import fill, quiet_site
 
 JUDGED = """
 INSERT INTO tickwright.account_lags (account_no, interval_minutes, due_at, polls, fresh, lag, stale_since)

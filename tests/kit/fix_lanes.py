@@ -4,10 +4,20 @@
 whose name says so (``test_the_mutant_…``, ``test_the_suite_notices_…``). ``storm`` is written in the module: minutes of
 load or of kills, a slow disk, a matrix of versions; the dark theme counts as one. ``make test`` leaves both out,
 ``make test-full`` runs them.
+
+What a module leaves to the collector is collected when the module ends. The collector runs whenever it likes. Where it
+runs inside of the parser (a library reads the source of a test), and what it collects prints a traceback, which parses
+too, CPython 3.11 ends with ``SystemError: AST constructor recursion depth mismatch`` in a test that has nothing to do
+with it. What is there when the tests begin (every module and test of the run) stays for ever, and is not walked again.
+
+A failure is named when it happens, so a run that is cut off says what had failed in it. A text that is no UTF-8 is
+escaped: a lone surrogate in a worker's report would end the whole run.
 """
 
+import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
@@ -51,3 +61,59 @@ def _markers(item: pytest.Item) -> Iterator[str]:
         yield kind.removesuffix("mq")
     if _MUTANT.match(item.name) or ("mutants" in folders and not _PRODUCT_AS_IT_IS.match(item.name)):
         yield "mutant"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Take what is there out of the collector's sight."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Give it back, or libraries report it as leaked when the interpreter ends."""
+    gc.unfreeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Collect after the last test of a module."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Clean what a worker is about to send."""
+    return _clean((yield))
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_clean(name): _clean(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_clean(one) for one in value)
+    return value
+
+
+@pytest.hookimpl(trylast=True)  # the terminal is there
+def pytest_configure(config: pytest.Config) -> None:
+    """Name failures where there is a terminal; the processes of ``-n 2`` have none."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        config.pluginmanager.register(_Failures(terminal))
+
+
+class _Failures:
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = "" if crash is None else f": {crash.message.partition(chr(10))[0]}"
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"FAILED in {report.when}: {report.nodeid}{why}")

@@ -1,8 +1,9 @@
 """A real process's roles in the test's own process, from a TOML file as a user writes it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import SecretStr
 
 from tickwright.app.declarations import Declarations
 from tickwright.plugin.settings import Bind, Settings
+from tickwright.ports.service import Service
 from tickwright.process.node import Node, open_node
 
 
@@ -33,3 +35,28 @@ async def running(settings: Settings, program: Declarations, *roles: str) -> Asy
         finally:
             node.supervisor.request()
             await work
+
+
+# The services of one role in the test's own process, in the order of their start.
+
+
+@dataclass(kw_only=True)
+class RoleProcess:
+    """What a process of the role would run."""
+
+    services: Sequence[Service]
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Run every one of them."""
+        self.tasks = [asyncio.create_task(service.run()) for service in self.services]
+
+    async def stop(self) -> None:
+        """Stop everything in order, as a deploy does."""
+        for service in reversed(self.services):
+            await service.quiesce()
+        for service in reversed(self.services):
+            await service.stop()
+        await asyncio.wait(self.tasks)
+        for task in self.tasks:
+            task.result()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from kit.consumers import ConsumerProcess, events, http_of_url, seed
-from kit.courier_log import CourierLog
 from kit.forks import Child
 from kit.kafka import KafkaServer
 from kit.kafka_polls import PollWorld, Seen
+from kit.partners import CourierLog
 from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Unavailable

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 from kit.ports import free_port
 from kit.processes import kill_group, missing, spawn
 from kit.waiting import eventually
+from tickwright.process.installation import metric_specs
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus/tickwright.rules.yml"
@@ -91,3 +92,8 @@ def running_prometheus(folder: Path, targets: Sequence[str]) -> Iterator[Prometh
         yield server
     finally:
         kill_group(child)
+
+
+# The metrics of every plugin, as a process has them.
+
+METRICS = tuple(metric_specs())

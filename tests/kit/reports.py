@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kit.claims import open_owners
+from kit.nodes import RoleProcess
 from kit.postgres import as_reader
-from kit.roles import RoleProcess
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import DeclaredListener, Function, ListenerRegistry
 from tickwright.capabilities.reports.merge.merge import MergeBounds

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from kit.gcs import GcsServer
 from kit.kafka import KafkaServer
-from kit.object_store import ObjectServer
+from kit.object_store import GcsServer, ObjectServer
 from kit.pgbouncer import PgBouncer
 from kit.postgres import PostgresServer, Standby, StopMode, postgres_bin
 from kit.rabbit import RabbitServer

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from kit.metrics import METRICS
-from kit.prometheus import DEPLOY, RULES
+from kit.prometheus import DEPLOY, METRICS, RULES
 from tickwright.observe.metrics import MetricSpec
 
 BOARD = json.loads((DEPLOY / "grafana/tickwright.json").read_text())

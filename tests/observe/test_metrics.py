@@ -15,7 +15,7 @@ from kit.alerts import RULES
 from kit.batches import Numbers, batch_world
 from kit.consumers import all_done, running_consumer, seed
 from kit.fanout import MODULE, Hub, registry_of
-from kit.metrics import METRICS
+from kit.prometheus import METRICS
 from kit.relays import RelayWorld, relay_world
 from kit.reports import ReportWorld, plan_of, report_world
 from kit.waiting import eventually_async

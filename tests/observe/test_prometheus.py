@@ -16,10 +16,9 @@ import yaml
 
 from kit.cli import environment
 from kit.forks import Child
-from kit.metrics import METRICS
 from kit.ports import free_port
 from kit.processes import kill_group, spawn
-from kit.prometheus import DEPLOY, RULES, Prometheus, promtool, running_prometheus
+from kit.prometheus import DEPLOY, METRICS, RULES, Prometheus, promtool, running_prometheus
 from kit.waiting import eventually
 
 ROOT = Path(__file__).parents[2]

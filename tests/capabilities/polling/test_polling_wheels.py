@@ -6,8 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from kit.wheel_checks import check_nobody_is_left_behind, check_nothing_is_selected_after_its_end
-from kit.wheels import Wheels, check_a_turn_is_selected_once, check_each_once
+from kit.wheels import (
+    Wheels,
+    check_a_turn_is_selected_once,
+    check_each_once,
+    check_nobody_is_left_behind,
+    check_nothing_is_selected_after_its_end,
+)
 from tickwright.capabilities.polling.wheels import loops
 
 MINUTE = timedelta(minutes=1)

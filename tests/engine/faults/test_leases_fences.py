@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from kit.answer_cuts import AnswerCuts
+from kit.database_faults import AnswerCuts
 from kit.leases import (
     EFFECT,
     EFFECTS,

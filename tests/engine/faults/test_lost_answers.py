@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 import pytest
 
-from kit.answer_cuts import AnswerCuts, How, first_line
 from kit.batches import BatchWorld, Numbers
 from kit.consumers import LONG, done_times, queue_empty, running_consumer, seed
+from kit.database_faults import AnswerCuts, How, first_line
 from kit.engine import SHORT, insert, job_row
 from kit.mutants import mutate
 from kit.redis_fanout import start_of

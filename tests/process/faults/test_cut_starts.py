@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kit.answer_cuts import AnswerCuts, first_line
 from kit.cli import environment, tickwright
+from kit.database_faults import AnswerCuts, first_line
 from kit.nodes import settings_of
 from kit.servers import PostgresServer
 from tickwright import Answer, BatchChunk, EntityTask, Job, Poll, ReportRequest, Tickwright, Unavailable

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from kit.answer_cuts import AnswerCuts
 from kit.api import running_api
-from kit.batch_faults import AGAIN_S, MEMBERS, is_right, redone, sent_once
-from kit.batches import BatchWorld, Numbers, batch_world
-from kit.database_faults import Crash, CutCommits, Fault, NoRoom
+from kit.batches import AGAIN_S, MEMBERS, BatchWorld, Numbers, batch_world, is_right, redone, sent_once
+from kit.database_faults import AnswerCuts, Crash, CutCommits, Fault, NoRoom
 from kit.kafka_polls import poll_world
+from kit.nodes import RoleProcess
 from kit.preloads import full_disk
 from kit.relays import relay_world
-from kit.roles import RoleProcess
 from kit.servers import KafkaServer, PostgresServer, started
 from kit.waiting import eventually_async
 from kit.wheels import NEWS, REGISTER, Wheels, check_each_once, open_wheels

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from kit.gcs import GcsServer
-from kit.object_store import BUCKET
+from kit.object_store import BUCKET, GcsServer
 from tickwright.domain.errors import InvariantBroken, Rejected
 from tickwright.ports.objects import ObjectStore, StoredObject
 from tickwright.process.settings import load_settings

@@ -3,8 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
-from kit.batch_faults import AGAIN_S, MEMBERS, is_right, redone, sent_once, start
-from kit.batches import BatchWorld, Numbers
+from kit.batches import AGAIN_S, MEMBERS, BatchWorld, Numbers, is_right, redone, sent_once, start
 from kit.fanout import killed
 from kit.fanout_worlds import killed_at_the_end, stopped
 from kit.report_faults import wake

@@ -8,9 +8,9 @@ from time import monotonic
 
 import pytest
 
-from kit.clocks import WorkerClock
 from kit.fanout import MODULE, FanoutWorld, Hub
 from kit.fanout_worlds import DAY_S, Worlds, killed_at_the_end, told, wins_of, won
+from kit.preloads import WorkerClock
 from kit.probes import Stops
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy

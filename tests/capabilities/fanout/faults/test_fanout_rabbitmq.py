@@ -8,14 +8,16 @@ from uuid import uuid4
 import pytest
 from aiormq.exceptions import ChannelNotFoundEntity
 
-from kit.rabbit_checks import (
+from kit.rabbit_queues import raw_channel
+from kit.rabbit_tasks import (
+    Fanout,
     check_acknowledged_behind_its_copy,
     check_deleted_delay_queue,
     check_held_holds_up_no_other,
     check_said_once,
+    nothing_comes,
+    taken,
 )
-from kit.rabbit_queues import raw_channel
-from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Rejected, Unavailable

@@ -16,8 +16,7 @@ from pamqp.commands import Basic
 import kit.rabbit_tasks_process
 from kit.forks import Child
 from kit.processes import kill_group, spawn
-from kit.rabbit_checks import alarm, check_parked_and_not_spent
-from kit.rabbit_tasks import Fanout, nothing_comes, taken
+from kit.rabbit_tasks import Fanout, alarm, check_parked_and_not_spent, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async

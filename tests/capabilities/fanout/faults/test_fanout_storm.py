@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kit.fanout_checker import Call, History, Strike, Task, Win, complaints
-from kit.fanout_storm import CODES, FanoutStorm
+from kit.fanout_storm import CODES, Call, FanoutStorm, History, Strike, Task, Win, complaints
 from kit.fanout_worlds import Worlds
 from kit.servers import RedisServer
 from kit.tcp_proxy import TcpProxy

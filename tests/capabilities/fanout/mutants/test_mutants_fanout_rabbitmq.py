@@ -7,14 +7,14 @@ import pytest
 from aiormq.channel import Channel
 from aiormq.exceptions import ChannelNotFoundEntity
 
-from kit.rabbit_checks import (
+from kit.rabbit_tasks import (
+    Fanout,
     check_acknowledged_behind_its_copy,
     check_deleted_delay_queue,
     check_held_holds_up_no_other,
     check_parked_and_not_spent,
     check_said_once,
 )
-from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer
 from tickwright.transports.rabbitmq.connection import UnackedMessage
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue

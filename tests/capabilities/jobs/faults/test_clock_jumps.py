@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from kit.cli import environment
-from kit.clocks import WorkerClock
 from kit.consumers import ConsumerProcess, all_done, done_times, http_of, seed, slice_of
 from kit.kafka_polls import PollWorld, poll_world
 from kit.partners import Courier
+from kit.preloads import WorkerClock
 from kit.processes import kill_group, spawn
 from kit.receivers import HttpReceiver
 from kit.servers import KafkaServer

@@ -10,10 +10,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from kit.clocks import WorkerClock
 from kit.engine import SHORT, policy, running_engine
 from kit.leases import LONG
 from kit.mutants import mutate
+from kit.preloads import WorkerClock
 from kit.servers import PostgresServer, started
 from kit.waiting import eventually_async
 from tickwright import Job

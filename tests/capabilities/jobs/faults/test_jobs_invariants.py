@@ -11,8 +11,8 @@ import pytest
 
 from kit.api import ADMIN, allow_all
 from kit.api_process import api_process
-from kit.clocks import WorkerClock
 from kit.engine import WorkerProcess, read_events, running_engine
+from kit.preloads import WorkerClock
 from kit.processes import kill_group
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async

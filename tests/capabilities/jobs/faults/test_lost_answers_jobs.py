@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from kit.answer_cuts import AnswerCuts, How, first_line
+from kit.database_faults import AnswerCuts, How, first_line
 from kit.engine import connect, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async

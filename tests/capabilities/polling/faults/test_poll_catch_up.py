@@ -11,8 +11,7 @@ import pytest
 
 from kit.cli import environment
 from kit.consumers import http_of_url
-from kit.courier_log import CourierLog, check_contract, courier_process, repeated
-from kit.partners import most_in_window
+from kit.partners import CourierLog, check_contract, courier_process, most_in_window, repeated
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
 from kit.wheels import Wheels, open_wheels

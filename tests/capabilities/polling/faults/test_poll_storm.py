@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.courier_log import check_contract, courier_process
 from kit.kafka_polls import poll_world
+from kit.partners import check_contract, courier_process
 from kit.poll_storm import CONCURRENCY, RATE, Storm
 from kit.servers import KafkaServer
 

@@ -4,10 +4,9 @@ import asyncio
 from collections import Counter
 
 from kit.consumers import LONG, all_done, done_times, running_consumer
-from kit.kafka import KafkaServer
+from kit.kafka import KafkaServer, make_again_elsewhere, make_topics, raise_epoch
 from kit.kafka_consumers import kafka_source, publish
 from kit.kafka_polls import poll_world
-from kit.kafka_topics import make_again_elsewhere, make_topics, raise_epoch
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 

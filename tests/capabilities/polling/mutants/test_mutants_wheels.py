@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from kit.wheel_checks import check_nobody_is_left_behind, check_nothing_is_selected_after_its_end
 from kit.wheels import (
     Wheels,
     check_a_turn_is_selected_once,
@@ -14,6 +13,8 @@ from kit.wheels import (
     check_following_waits_for_nobody,
     check_levelling_waits_for_nobody,
     check_move_waits_for_a_turn,
+    check_nobody_is_left_behind,
+    check_nothing_is_selected_after_its_end,
     check_selector_waits_for_a_move,
 )
 from tickwright.capabilities.polling import service as trackers_store

@@ -9,9 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from kit.kafka import KafkaServer
+from kit.kafka import KafkaServer, leaders_of, make_again_elsewhere, make_topics, raise_epoch
 from kit.kafka_polls import set_topic
-from kit.kafka_topics import leaders_of, make_again_elsewhere, make_topics, raise_epoch
 from kit.waiting import eventually, eventually_async
 from tickwright.ports.broker import Accepted, Message, Outcome
 from tickwright.transports.kafka import producer as link
