@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tickwright.capabilities.batches.expressions import bounds, compile_expression
+from tickwright.capabilities.batches.expressions import allowed as bounds
+from tickwright.capabilities.batches.expressions import compile_expression
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import FieldType
 

@@ -90,12 +90,12 @@ async def open_consumers(database_url: str, environment: Mapping[str, str], log:
         "TICKWRIGHT_METRICS_BIND": "127.0.0.1:0",
         "TICKWRIGHT_LOG_LEVEL": "warning",
     }
-    words, pipe = (sys.executable, "-m", CONSUMER), asyncio.subprocess.PIPE
+    command, pipe = (sys.executable, "-m", CONSUMER), asyncio.subprocess.PIPE
     started: list[asyncio.subprocess.Process] = []
     try:
         for _ in range(CONSUMERS):
             started.append(  # noqa: PERF401  started ones are ended when the next one cannot start
-                await asyncio.create_subprocess_exec(*words, env=env, stdin=pipe, stderr=log, start_new_session=True)
+                await asyncio.create_subprocess_exec(*command, env=env, stdin=pipe, stderr=log, start_new_session=True)
             )
         yield
     finally:
@@ -113,7 +113,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-async def look_at_hub(pool: Pool) -> Sequence[Provider]:
+async def read_hub(pool: Pool) -> Sequence[Provider]:
     """Return the current state of the providers."""
     rows: Sequence[Any] = await pool.fetch(_SQL["providers"], list(PROVIDERS))
     return [Provider(*row) for row in rows]
@@ -121,24 +121,24 @@ async def look_at_hub(pool: Pool) -> Sequence[Provider]:
 
 def hub_line(providers: Sequence[Provider]) -> str:
     """Return when each provider was called, in one line."""
-    return "hub: " + " · ".join(f"{one.code} {_when(one)}" for one in providers)
+    return "hub: " + " · ".join(f"{provider.code} {_when(provider)}" for provider in providers)
 
 
 def draw_hub(providers: Sequence[Provider]) -> RenderableType:
     """Return the same for a terminal."""
     parts = [("hub          ", "dim")]
-    for one in providers:
-        colour = "red" if one.failures else "cyan" if one.running_s is not None else "green"
-        parts += [(f"{one.code} ", ""), (f"{_when(one)}   ", colour)]
+    for provider in providers:
+        colour = "red" if provider.failures else "cyan" if provider.running_s is not None else "green"
+        parts += [(f"{provider.code} ", ""), (f"{_when(provider)}   ", colour)]
     return Text.assemble(*parts)
 
 
-def _when(one: Provider) -> str:
-    if one.failures:
-        return f"failed {one.failures} times"
-    if one.running_s is not None:
-        return f"is asked for {one.running_s:.1f} s"
-    return "not asked yet" if one.asked_s is None else f"asked {one.asked_s:.0f} s ago"
+def _when(provider: Provider) -> str:
+    if provider.failures:
+        return f"failed {provider.failures} times"
+    if provider.running_s is not None:
+        return f"is asked for {provider.running_s:.1f} s"
+    return "not asked yet" if provider.asked_s is None else f"asked {provider.asked_s:.0f} s ago"
 
 
 # A consumer of the example's hub: one slot, in a process of its own (``python -m tickwright.demo.hub``).

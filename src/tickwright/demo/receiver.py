@@ -25,10 +25,6 @@ from starlette.routing import Route
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
 
-# Three couriers of the example: one is slow, one sometimes asks for silence, one fails for a while.
-#
-# They run in the receiver's process. Each shipment passes a few stations and is delivered after some polls.
-
 SLOW_S = 0.4
 STRICT_PER_S = 25
 STRICT_CALLS, SILENCE_S = 200, 2
@@ -41,7 +37,10 @@ SHIPMENTS_REMEMBERED_MAX = 100_000
 
 
 class Couriers:
-    """Answers ``GET /couriers/{name}/{shipment}``."""
+    """Answers ``GET /couriers/{name}/{shipment}``. Each shipment passes a few stations until it is delivered.
+
+    One courier is slow, one sometimes asks for silence, one fails for a while.
+    """
 
     def __init__(self) -> None:
         self._polls: Counter[str] = Counter()
@@ -78,21 +77,13 @@ class Couriers:
         return "Delivered" if polls >= until else STATIONS[polls * len(STATIONS) // until]
 
 
-def courier_routes() -> list[Route]:
-    """Return the routes of the couriers."""
-    return [Route("/couriers/{name}/{shipment}", Couriers().answer)]
-
-
-# Four providers of the example's hub, in the receiver's process. The slow one takes as long for one answer as another
-# one for fifty.
-
 TOKEN_VARIABLE = "TICKWRIGHT_SECRET_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
 TOKEN_HOSTS = "TICKWRIGHT_SECRET_HOSTS_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
 PROVIDERS: Mapping[str, float] = {"DE.SLO": 5.0, "NL.ONE": 0.1, "NL.TWO": 0.1, "NL.TRE": 0.1}
-"""Seconds that each takes for an answer."""
+"""The providers of the hub, with the seconds that each takes for an answer."""
 
 
-async def _answer(request: Request) -> Response:
+async def _answer_hub(request: Request) -> Response:
     """Answer ``GET /hub/{code}/locations?date_from=`` without any changes."""
     shown, wanted = request.headers.get("authorization", ""), f"Token {os.environ.get(TOKEN_VARIABLE, '')}"
     if not hmac.compare_digest(shown.encode(), wanted.encode()):
@@ -102,11 +93,6 @@ async def _answer(request: Request) -> Response:
         return JSONResponse({"status_code": 2003, "status_message": "no such provider"}, 404)
     await asyncio.sleep(seconds)
     return JSONResponse({"data": [], "status_code": 1000})
-
-
-def provider_routes() -> list[Route]:
-    """Return the routes of the providers."""
-    return [Route("/hub/{code}/locations", _answer)]
 
 
 BODY_BYTES_MAX = 65_536
@@ -135,16 +121,14 @@ class Receiver:
         except WebhookVerificationError:
             return PlainTextResponse("bad signature", 401)
         fence = int(request.headers["tickwright-fence"])
-        known = self._fences.get(request.headers["webhook-id"])
-        if known is not None:
-            return PlainTextResponse("known already", 409 if fence < known else 200)
-        self._remember(request.headers["webhook-id"], fence)
-        return PlainTextResponse("thank you")
-
-    def _remember(self, message_id: str, fence: int) -> None:
+        message_id = request.headers["webhook-id"]
+        accepted = self._fences.get(message_id)
+        if accepted is not None:
+            return PlainTextResponse("known already", 409 if fence < accepted else 200)
         self._fences[message_id] = fence
         if len(self._fences) > REMEMBERED_MAX:
             del self._fences[next(iter(self._fences))]
+        return PlainTextResponse("thank you")
 
 
 async def _read(request: Request) -> bytes | Response:
@@ -163,7 +147,11 @@ async def _read(request: Request) -> bytes | Response:
 
 def server_of(receiver: Receiver, limits: ListenerLimits = LIMITS) -> Listener:
     """Return the server of a receiver, which also serves the couriers and providers."""
-    routes = [Route("/callback", receiver.take, methods=["POST"]), *courier_routes(), *provider_routes()]
+    routes = [
+        Route("/callback", receiver.take, methods=["POST"]),
+        Route("/couriers/{name}/{shipment}", Couriers().answer),
+        Route("/hub/{code}/locations", _answer_hub),
+    ]
     return Listener(Starlette(routes=routes), limits=limits, drain_s=1)
 
 

@@ -105,8 +105,7 @@ def _add_checks(router: APIRouter, service: CampaignsService, gate: Gate) -> Non
     admin = [Depends(gate.allow(Role.ADMIN))]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
     campaigns = service.campaigns
-    checked = {**answers(CheckedCampaign), **takes(dict[str, Any])}
-    tried_unsaved = {**answers(DryRun), **takes(dict[str, Any])}
+    checked, tried_unsaved = ({**answers(struct), **takes(dict[str, Any])} for struct in (CheckedCampaign, DryRun))
     tried = {**answers(DryRun), **takes(dict[str, Any], required=False)}
 
     @router.post("/v1/campaigns:check", tags=_CAMPAIGNS, dependencies=admin, **checked)
@@ -238,23 +237,25 @@ def _add_execution_queries(router: APIRouter, executions: Executions, gate: Gate
 
 def _add_execution_control(router: APIRouter, executions: Executions, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+    actions = {
+        "pause": (executions.pause, "Start no more chunks and release none; running chunks end. Twice is harmless."),
+        "resume": (executions.resume, "Continue a paused execution."),
+        "stop": (executions.stop, "End it as `STOPPED`; unreleased actions stay unreleased."),
+        "retry": (
+            executions.retry,
+            "Continue a failed execution at the chunks that are not done; each has all its attempts again.",
+        ),
+    }
 
-    @router.post("/v1/executions/{execution_id}/pause", tags=_EXECUTIONS, **answers(ExecutionChange))
-    async def pause_execution(execution_id: Id, caller: operator) -> Response:
-        """Start no more chunks and release none; running chunks end. Twice is harmless."""
-        return answer(await executions.pause(execution_id, caller=caller))
+    def add(action: str) -> None:
+        act, description = actions[action]
 
-    @router.post("/v1/executions/{execution_id}/resume", tags=_EXECUTIONS, **answers(ExecutionChange))
-    async def resume_execution(execution_id: Id, caller: operator) -> Response:
-        """Continue a paused execution."""
-        return answer(await executions.resume(execution_id, caller=caller))
+        async def acted(execution_id: Id, caller: operator) -> Response:
+            return answer(await act(execution_id, caller=caller))
 
-    @router.post("/v1/executions/{execution_id}/stop", tags=_EXECUTIONS, **answers(ExecutionChange))
-    async def stop_execution(execution_id: Id, caller: operator) -> Response:
-        """End it as `STOPPED`; unreleased actions stay unreleased."""
-        return answer(await executions.stop(execution_id, caller=caller))
+        acted.__name__ = f"{action}_execution"
+        path = f"/v1/executions/{{execution_id}}/{action}"
+        router.post(path, tags=_EXECUTIONS, description=description, **answers(ExecutionChange))(acted)
 
-    @router.post("/v1/executions/{execution_id}/retry", tags=_EXECUTIONS, **answers(ExecutionChange))
-    async def retry_execution(execution_id: Id, caller: operator) -> Response:
-        """Continue a failed execution at the chunks that are not done; each has all its attempts again."""
-        return answer(await executions.retry(execution_id, caller=caller))
+    for action in actions:
+        add(action)

@@ -27,20 +27,18 @@ from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.cli.kit.output import console
 from tickwright.cli.live.view import draw, lines
-from tickwright.demo.cast import CALLBACK_TYPE, add_handlers, keep_scheduling
+from tickwright.demo.databases import Loans, keep_requesting, open_databases
 from tickwright.demo.hub import (
     draw_hub,
     find_hub,
     hub_environment,
     hub_line,
-    look_at_hub,
     open_consumers,
     pause_hub,
+    read_hub,
     register_hub,
 )
-from tickwright.demo.loans import Loans
-from tickwright.demo.trackers import register_trackers
-from tickwright.demo.withdrawals import keep_asking, open_databases
+from tickwright.demo.work import CALLBACK_TYPE, add_handlers, keep_scheduling, register_trackers
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.plugin.overview import OverviewParts
 from tickwright.plugin.settings import Settings
@@ -239,7 +237,7 @@ class _Up:
         if self._example:
             helpers.append(asyncio.create_task(keep_scheduling(app)))
         if self._loans.is_open:
-            helpers.append(asyncio.create_task(keep_asking(app, node, self._say, show_link=self._is_seen)))
+            helpers.append(asyncio.create_task(keep_requesting(app, node, self._say, show_link=self._is_seen)))
             helpers.append(asyncio.create_task(self._loans.offer(node, self._say)))
         self._node = node
         try:
@@ -263,13 +261,13 @@ class _Up:
                     for line in lines(await overview.latest(), parts):
                         self._say(line)
                 if self._hub:
-                    self._say(hub_line(await look_at_hub(node.installation.pool)))
+                    self._say(hub_line(await read_hub(node.installation.pool)))
         with Live(console=self._out, auto_refresh=False) as live:
             while True:
                 with suppress(Unavailable):
                     drawn = [draw(await overview.latest(), parts, f"\n{node.supervisor.phase}")]
                     if self._hub:
-                        drawn += [Text(), draw_hub(await look_at_hub(node.installation.pool))]
+                        drawn += [Text(), draw_hub(await read_hub(node.installation.pool))]
                     live.update(Group(*drawn), refresh=True)
                 await asyncio.sleep(VIEW_EVERY_S)
 

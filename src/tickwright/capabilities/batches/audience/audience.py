@@ -63,27 +63,13 @@ class AudienceCount(NamedTuple):
 
 
 class Audience:
-    """The members of one audience.
-
-    Args:
-        settings: Its definition.
-        source: The database with its members.
-        file: Where the audience is a file: its table in ``source``.
-    """
+    """The members of one audience in their source; of a file, ``file`` is its table there."""
 
     def __init__(self, settings: AudienceSettings, source: Source, file: AudienceFile | None = None) -> None:
-        self.settings, self._source, self._file = settings, source, file
-        self._sql = (
-            AudienceSql(settings, source.dialect)
-            if file is None
-            else AudienceSql(settings, source.dialect, table=file.table, place=file.place)
-        )
+        self.settings, self._source, self._file, self.dialect = settings, source, file, source.dialect
+        table, place = (None, None) if file is None else (file.table, file.place)
+        self._sql = AudienceSql(settings, source.dialect, table=table, place=place)
         self._columns: tuple[Column, ...] | None = None
-
-    @property
-    def dialect(self) -> Dialect:
-        """The SQL dialect of its source."""
-        return self._source.dialect
 
     async def cut(self, rows: int, *, timeout: timedelta = CUT_TIMEOUT) -> AsyncIterator[PlannedChunk]:
         """Cut the audience into ranges of ``rows`` members, in one pass over the keys in the source.
@@ -114,11 +100,8 @@ class Audience:
     ) -> AsyncIterator[RangeReader]:
         """Open one range: iterate the reader, then read its ``result``.
 
-        Args:
-            value: As :meth:`cut` planned it.
-            judge: Selects clients; ``None``: all are selected.
-            now: The ``now`` of the expression.
-            timeout: From now to the last row.
+        ``value`` is as :meth:`cut` planned it; without a judge all are selected; ``now`` is that of the expression;
+        ``timeout`` is up to the last row.
 
         Raises:
             Rejected: ``invalid_audience``: a column has gone or changed its type; ``source_refused``. Permanent.
@@ -181,8 +164,7 @@ class Audience:
         if self._columns is None:
             async with self._query(self._sql.columns(), COUNT_TIMEOUT) as rows:
                 self._columns = tuple(rows.columns)
-                async for _ in rows:  # none; closing before the end would cost the connection
-                    pass
+                await _exhaust(rows)  # closing before the end would cost the connection
         return self._columns
 
     async def try_key(self) -> None:
@@ -192,27 +174,24 @@ class Audience:
             Rejected: ``source_refused``: it cannot be cut by this key. Permanent.
             Unavailable: As :meth:`read`. Retry.
         """
-        await self._run(self._sql.try_key(await self._kind()))
+        async with self._query(self._sql.try_key(await self._kind()), COUNT_TIMEOUT) as rows:
+            await _exhaust(rows)
 
     async def try_fields(self) -> None:
         """Run the statement that reads the fields, over no members; errors as :meth:`try_key`."""
-        await self._run(self._sql.read(self._sql.no_member(), await self._types()))
-
-    async def _run(self, statement: Statement) -> None:
-        async with self._query(statement, COUNT_TIMEOUT) as rows:
-            async for _ in rows:
-                pass
+        async with self._query(self._sql.read(self._sql.no_member(), await self._types()), COUNT_TIMEOUT) as rows:
+            await _exhaust(rows)
 
     async def _types(self) -> tuple[Column, ...]:
         columns = await self.columns()
-        known = {column.name: column for column in columns}
-        for name in (self.settings.key, *self.settings.columns, *(one.column for one in self.settings.fields)):
-            if name not in known:
+        by_name = {column.name: column for column in columns}
+        for name in (self.settings.key, *self.settings.columns, *(field.column for field in self.settings.fields)):
+            if name not in by_name:
                 raise _column_missing(name)
-        for one in self.settings.fields:
-            if cast_of(self.dialect, one.type, known[one.column]) is None:
-                why = f"{one.column} is {known[one.column].type} now, which cannot be {one.type}"
-                raise Rejected("invalid_audience", f"audience.fields.{one.name}: {why}", problems=[why])
+        for field in self.settings.fields:
+            if cast_of(self.dialect, field.type, by_name[field.column]) is None:
+                why = f"{field.column} is {by_name[field.column].type} now, which cannot be {field.type}"
+                raise Rejected("invalid_audience", f"audience.fields.{field.name}: {why}", problems=[why])
         return columns
 
     async def _kind(self) -> KeyKind | None:
@@ -221,7 +200,7 @@ class Audience:
             return "int"
         if self.dialect == "sqlite":
             return None
-        key = {column.name: column for column in await self.columns()}.get(self.settings.key)
+        key = next((column for column in await self.columns() if column.name == self.settings.key), None)
         if key is None:
             raise _column_missing(self.settings.key)
         kind = key_kind(key)
@@ -235,9 +214,7 @@ class Audience:
         return {**value, "bytes": self._file.facts.bytes, "checksum": self._file.facts.checksum}
 
     def _condition(self, judge: Judge | None, now: datetime) -> SqlFilter | None:
-        if (
-            judge is None or self.dialect == "sqlite"
-        ):  # values of SQLite are read in this process before they are judged
+        if judge is None or self.dialect == "sqlite":  # whose values this process reads before they are judged
             return None
         return judge.sql(self.dialect, self._sql.column, now)
 
@@ -265,23 +242,14 @@ class _Countdown:
 
 
 class Audiences:
-    """The audiences that this process can read.
-
-    Args:
-        sources: By name.
-        files: Of the object store; ``None`` where there is none.
-    """
+    """The audiences that this process can read; ``files`` are in the object store, if there is one."""
 
     def __init__(self, sources: SourceBook, files: AudienceFiles | None) -> None:
         self._sources, self._files = sources, files
 
     @contextlib.asynccontextmanager
     async def open(self, settings: AudienceSettings, value: Mapping[str, Any] | None = None) -> AsyncIterator[Audience]:
-        """Yield an audience for the length of the block.
-
-        Args:
-            settings: Its definition.
-            value: A range that will be read: a file must be the one that was cut.
+        """Yield an audience for the length of the block; of a file that is the one of which ``value`` was cut.
 
         Raises:
             Rejected: ``unknown_source`` and others of a source; ``audience_changed`` and others of a file.
@@ -295,6 +263,11 @@ class Audiences:
         expected = FileFacts(value["bytes"], value["checksum"]) if value is not None else None
         async with self._files.open(settings.file, settings.key, expected) as file:
             yield Audience(settings, file.source, file)
+
+
+async def _exhaust(rows: Rows) -> None:
+    async for _ in rows:
+        pass
 
 
 def _column_missing(name: str) -> Rejected:
@@ -311,9 +284,6 @@ def _count(result: ChunkResult, keyless: int, examples: list[Action]) -> Audienc
         examples,
         [*problems, *result.problems][:PROBLEMS_MAX],
     )
-
-
-# ---------------------------------------------------------------------------------------------- checks
 
 
 async def check_audience(audiences: Audiences, document: Any, *, where: str = "audience") -> AudienceSettings:
@@ -346,9 +316,9 @@ async def _check(audience: Audience, problems: list[str], *, where: str) -> None
     except Rejected as error:
         problems.append(f"{where}.{place}: {error.message}")
         return
-    known = {column.name: column for column in columns}
-    _check_columns(settings, known, audience.dialect, problems, where=where)
-    key = known.get(settings.key)
+    by_name = {column.name: column for column in columns}
+    _check_columns(settings, by_name, audience.dialect, problems, where=where)
+    key = by_name.get(settings.key)
     if key is not None and audience.dialect != "sqlite" and key_kind(key) is None:
         problems.append(invalid_key(settings, key.type).message.replace("audience", where, 1))
     if problems:
@@ -361,15 +331,15 @@ async def _check(audience: Audience, problems: list[str], *, where: str) -> None
 
 
 def _check_columns(
-    settings: AudienceSettings, known: Mapping[str, Column], dialect: Dialect, problems: list[str], *, where: str
+    settings: AudienceSettings, by_name: Mapping[str, Column], dialect: Dialect, problems: list[str], *, where: str
 ) -> None:
-    wanted = [("key", settings.key), *((f"fields.{one.name}", one.column) for one in settings.fields)]
+    wanted = [("key", settings.key), *((f"fields.{field.name}", field.column) for field in settings.fields)]
     for path, name in [*wanted, *(("columns", name) for name in settings.columns)]:
-        if name not in known:
-            near = get_close_matches(name, known, n=3) or list(known)[:10]
+        if name not in by_name:
+            near = get_close_matches(name, by_name, n=3) or list(by_name)[:10]
             problems.append(f"{where}.{path}: there is no column {name}; there is {', '.join(near)[:500]}")
-    for one in settings.fields:
-        column = known.get(one.column)
-        if column is not None and cast_of(dialect, one.type, column) is None:
-            why = f"{one.column} is {column.type.lower()}, which cannot be read as {one.type}"
-            problems.append(f"{where}.fields.{one.name}: {why}; declare another type, or write a query that casts it")
+    for field in settings.fields:
+        column = by_name.get(field.column)
+        if column is not None and cast_of(dialect, field.type, column) is None:
+            why = f"{field.column} is {column.type.lower()}, which cannot be read as {field.type}"
+            problems.append(f"{where}.fields.{field.name}: {why}; declare another type, or write a query that casts it")

@@ -9,6 +9,7 @@ that is NaN or infinite: they are null there.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -65,13 +66,9 @@ def client_text(names: Sequence[str], values: Sequence[Any]) -> str:
         raise UnreadableMember(f"it is not JSON: {error}") from None
     if len(made) > CLIENT_BYTES_MAX:
         raise UnreadableMember(f"its fields and columns are larger than {CLIENT_BYTES_MAX} bytes")
-    if b"\\u" in made or any(map(_is_document, values)):
+    if b"\\u" in made or msgspec.Raw in map(type, values):
         check_json(made)
     return made.decode()
-
-
-def _is_document(value: Any) -> bool:
-    return value.__class__ is msgspec.Raw
 
 
 def check_json(made: bytes) -> None:
@@ -89,9 +86,8 @@ def check_json(made: bytes) -> None:
         nonlocal longer
         more = _written_chars(number) - len(number)
         if more > NUMBER_CHARS_MORE_MAX:
-            raise UnreadableMember(
-                f"the number {number[:40]} is much longer as PostgreSQL writes it out; make it a text"
-            )
+            text = f"the number {number[:40]} is much longer as PostgreSQL writes it out; make it a text"
+            raise UnreadableMember(text)
         longer += max(more, 0)
 
     try:
@@ -140,17 +136,17 @@ def _zoned(text: Any) -> Any:
     return f"{text.replace(' ', 'T', 1)}:00" if isinstance(text, str) and text.endswith("+00") else text
 
 
-def _local(text: Any) -> Any:
-    return text.replace(" ", "T", 1) if isinstance(text, str) else text
-
-
 def _decimal(text: Any) -> Any:
     if not isinstance(text, str):
         return text
     return msgspec.Raw(text.encode()) if text[-1].isdigit() else None
 
 
-_SHAPES: Mapping[str, Shape] = {"TIMESTAMPTZ": _zoned, "TIMESTAMP": _local, "DECIMAL": _decimal}
+_SHAPES: Mapping[str, Shape] = {
+    "TIMESTAMPTZ": _zoned,
+    "TIMESTAMP": lambda text: text.replace(" ", "T", 1) if isinstance(text, str) else text,
+    "DECIMAL": _decimal,
+}
 
 
 def read_stored(kind: FieldType, value: Any) -> Any:
@@ -161,24 +157,10 @@ def read_stored(kind: FieldType, value: Any) -> Any:
     """
     if value is None:
         return None
-    if value is NOT_UTF8:
-        raise UnreadableMember("its text is not UTF-8")
     with suppress(ValueError, OverflowError):
-        read = _READERS[kind](value)
-        if read is not None:
+        if value is not NOT_UTF8 and (read := _READERS[kind](value)) is not None:
             return read
     raise UnreadableMember("")
-
-
-def stored(value: Any) -> Any:
-    """Return a value of SQLite that only actions carry.
-
-    Raises:
-        UnreadableMember: It is not one.
-    """
-    if value is NOT_UTF8:
-        raise UnreadableMember("its text is not UTF-8")
-    return value.hex() if isinstance(value, bytes) else value
 
 
 def _int(value: Any) -> int | None:
@@ -194,15 +176,12 @@ def _double(value: Any) -> float | None:
     if isinstance(value, bytes):
         return None
     if isinstance(value, str):
-        words = value.strip().lower()
-        if words in _NAN:
-            return float(words)
-        if len(value) > _NUMBER_CHARS_MAX or not _NUMBER.fullmatch(value) or float(value) in {_ENDLESS, -_ENDLESS}:
+        text = value.strip().lower()
+        if text in _NAN:
+            return float(text)
+        if len(value) > _NUMBER_CHARS_MAX or not _NUMBER.fullmatch(value) or math.isinf(float(value)):
             return None
     return float(value)
-
-
-_ENDLESS = float("inf")
 
 
 def _string(value: Any) -> str:
@@ -210,8 +189,8 @@ def _string(value: Any) -> str:
 
 
 def _bool(value: Any) -> bool | None:
-    word = value.strip().lower() if isinstance(value, str) else str(value)
-    return True if word in _TRUE else False if word in _FALSE else None
+    text = value.strip().lower() if isinstance(value, str) else str(value)
+    return True if text in _TRUE else False if text in _FALSE else None
 
 
 def _timestamp(value: Any) -> str | None:
@@ -223,12 +202,8 @@ def _timestamp(value: Any) -> str | None:
 
 
 _READERS: Mapping[FieldType, Shape] = {
-    "int": _int,
-    "double": _double,
-    "string": _string,
-    "bool": _bool,
-    "timestamp": _timestamp,
-}
+    "int": _int, "double": _double, "string": _string, "bool": _bool, "timestamp": _timestamp,
+}  # fmt: skip
 
 
 PROBLEMS_MAX = 10
@@ -237,36 +212,26 @@ _HEAD = 2  # the key and the unreadable field stand before the fields
 
 
 class RangeReader:
-    """Reads rows of a source as selected clients; iterate it once.
+    """Reads rows of a source as selected clients; iterate it once, then its ``result`` has the counts.
 
     Args:
         rows: Each a key as text, the name of an unreadable field or ``None``, the fields, the columns.
         judge: Decides here; ``None`` where the source did, or all are selected.
         in_order: Equal keys are beside each other, so that no other keys need to be kept.
-
-    Attributes:
-        result: The counts; complete when all rows were read. It has no actions.
     """
 
     def __init__(
-        self,
-        settings: AudienceSettings,
-        dialect: Dialect,
-        rows: Rows | None,
-        judge: Judge | None,
-        now: datetime,
-        *,
+        self, settings: AudienceSettings, dialect: Dialect, rows: Rows | None, judge: Judge | None, now: datetime, *,
         in_order: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._settings, self._rows, self._judge, self._now, self._in_order = settings, rows, judge, now, in_order
-        self._names = [*(one.name for one in settings.fields), *settings.columns]
+        self._names = [*(field.name for field in settings.fields), *settings.columns]
         self._is_stored = dialect == "sqlite"
         self._shapes = shapes_of(rows.columns[_HEAD:]) if rows is not None else []
         read = set(judge.fields) if judge is not None else set()
-        self._judged = [
-            (at, one.name, one.type == "timestamp") for at, one in enumerate(settings.fields) if one.name in read
-        ]
-        self._known: set[str] = set()
+        judged = [(at, field) for at, field in enumerate(settings.fields) if field.name in read]
+        self._judged = [(at, field.name, field.type == "timestamp") for at, field in judged]
+        self._keys: set[str] = set()
         self._unreadable = 0
         self._counted: tuple[int, ...] = ()
         self.result = ChunkResult()
@@ -280,12 +245,8 @@ class RangeReader:
             if selected:
                 yield selected
             await asyncio.sleep(0)
-        self._finish()
-
-    def _finish(self) -> None:
-        """Take the counts of the source where it judged: only the selected members came here."""
-        result, counted = self.result, self._counted or (self.result.seen, self._unreadable, self.result.missing)
-        result.seen, skipped, result.missing = counted
+        result = self.result  # where the source judged, it has counted: only the selected members came here
+        result.seen, skipped, result.missing = self._counted or (result.seen, self._unreadable, result.missing)
         result.skipped += skipped
 
     def skip(self, key: Any, problem: str, members: int = 1) -> None:
@@ -328,35 +289,34 @@ class RangeReader:
         return Action(key, client) if self._is_new(key) else None
 
     def _is_selected(self, judge: Judge, values: Sequence[Any]) -> bool:
-        known = {name: instant(values[at]) if is_instant else values[at] for at, name, is_instant in self._judged}
-        verdict = judge.judge(known, self._now)
+        client = {name: instant(values[at]) if is_instant else values[at] for at, name, is_instant in self._judged}
+        verdict = judge.judge(client, self._now)
         if verdict is Verdict.MISSING:
             self.result.missing += 1
         return verdict is Verdict.SELECTED
 
     def _is_new(self, key: str) -> bool:
-        if key in self._known:
+        if key in self._keys:
             return False
         if self._in_order:
-            self._known.clear()
-        self._known.add(key)
+            self._keys.clear()
+        self._keys.add(key)
         self.result.selected += 1
         return True
 
     def _read_stored(self, values: list[Any]) -> None:
-        for at, one in enumerate(self._settings.fields):
+        for at, field in enumerate(self._settings.fields):
             try:
-                values[at] = read_stored(one.type, values[at])
+                values[at] = read_stored(field.type, values[at])
             except UnreadableMember:
-                raise UnreadableMember(unreadable(self._settings, one.name)) from None
+                raise UnreadableMember(unreadable(self._settings, field.name)) from None
         for at in range(len(self._settings.fields), len(values)):
-            try:
-                values[at] = stored(values[at])
-            except UnreadableMember as problem:
-                raise UnreadableMember(f"{self._names[at]}: {problem}") from None
+            if values[at] is NOT_UTF8:
+                raise UnreadableMember(f"{self._names[at]}: its text is not UTF-8")
+            values[at] = values[at].hex() if isinstance(values[at], bytes) else values[at]
 
 
 def unreadable(settings: AudienceSettings, field: str) -> str:
     """Return the problem of a member whose field cannot be read."""
-    kind = next((one.type for one in settings.fields if one.name == field), "string")
+    kind = settings.types.get(field, "string")
     return f"{field}: its value is not of type {kind}"

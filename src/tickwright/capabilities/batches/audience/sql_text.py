@@ -66,8 +66,6 @@ class AudienceSql:
     """The statements of one audience.
 
     Args:
-        settings: The definition of the audience.
-        dialect: Of its source.
         table: The table of a file; ``None``: the table or the query of the definition.
         place: A column of whole numbers in the order of the key, of a file; ranges are ranges of it.
     """
@@ -99,8 +97,7 @@ class AudienceSql:
         return Statement(_fill("count_keyless", members=self._members, key=self._key))
 
     def _cutting(self, kind: KeyKind | None) -> dict[str, str]:
-        order, types = "k", "NULL, NULL"
-        until = "max(k)"
+        order, types, until = "k", "NULL, NULL", "max(k)"
         if self._dialect == "sqlite":
             order, until, types = "k COLLATE BINARY", "max(k COLLATE BINARY)", "min(typeof(k)), max(typeof(k))"
         elif kind == "uuid":
@@ -155,26 +152,24 @@ class AudienceSql:
 
     def column(self, name: str) -> str:
         """Return the SQL of a field, of its declared type, for a condition."""
-        names = [one.name for one in self._settings.fields]
-        return f"c.f{names.index(name)}"
+        return f"c.f{list(self._settings.types).index(name)}"
 
     def _outputs(self) -> str:
-        names = [f"f{at}" for at in range(len(self._settings.fields))]
-        names += [f"c{at}" for at in range(len(self._settings.columns))]
-        return "".join(f", {name}" for name in names)
+        fields, columns = len(self._settings.fields), len(self._settings.columns)
+        return "".join([*(f", f{at}" for at in range(fields)), *(f", c{at}" for at in range(columns))])
 
     def _fields(
         self, name: str, members: Statement, types: Sequence[Column], condition: SqlFilter | None = None
     ) -> str:
-        known = {one.name: one for one in types}
+        by_name = {column.name: column for column in types}
         columns, tested = [], []
-        for at, one in enumerate(self._settings.fields):
-            cast = cast_of(self._dialect, one.type, known[one.column]) or ""
-            source = f"m.{_identifier(one.column)}"
+        for at, field in enumerate(self._settings.fields):
+            cast = cast_of(self._dialect, field.type, by_name[field.column]) or ""
+            source = f"m.{_identifier(field.column)}"
             columns.append(f"{_fill(cast, c=source)} AS f{at}")
             if self._dialect != "sqlite" and not cast.endswith(_SAFE):
                 columns.append(f"{source} AS r{at}")
-                tested.append(_fill("bad_when", at=str(at), field=one.name))
+                tested.append(_fill("bad_when", at=str(at), field=field.name))
         columns += [f"m.{_identifier(name)} AS c{at}" for at, name in enumerate(self._settings.columns)]
         return _fill(
             name,
@@ -203,18 +198,19 @@ _KINDS: Mapping[str, KeyKind] = {"integer": "int", "text": "text"}
 
 def invalid_key(settings: AudienceSettings, kind: str) -> Rejected:
     """Return the error of a key whose type cannot be cut."""
-    why = f"audience.key: {settings.key} is {kind.lower()}; a key is a whole number of 64 bits, a text or a UUID"
-    why += "; write a query that casts it"
-    return Rejected("invalid_audience", why, problems=[why])
+    why = f"{settings.key} is {kind.lower()}; a key is a whole number of 64 bits, a text or a UUID"
+    return _invalid(f"audience.key: {why}; write a query that casts it")
+
+
+def _invalid(problem: str) -> Rejected:
+    return Rejected("invalid_audience", problem, problems=[problem])
 
 
 def same_kind(kind: KeyKind | None, types: Sequence[Any], settings: AudienceSettings) -> KeyKind:
     """Return the kind of the keys; where the source has types per value, all keys must have one.
 
-    Args:
-        kind: Of the ranges before; ``None`` for the first range of SQLite.
-        types: The least and the greatest type of the keys of a range, in SQLite.
-        settings: Of the audience, for the error.
+    ``kind`` is of the ranges before, ``None`` for the first range of SQLite; ``types`` are the least and the greatest
+    one of the keys of a range, in SQLite.
 
     Raises:
         Rejected: ``invalid_audience``. Permanent.
@@ -235,10 +231,8 @@ def as_bound(key: Any) -> Any:
         Rejected: ``invalid_audience``: PostgreSQL cannot keep it. Permanent.
     """
     if key is NOT_UTF8:
-        why = "audience.key: a key at the end of a chunk is not UTF-8"
-        raise Rejected("invalid_audience", why, problems=[why])
+        raise _invalid("audience.key: a key at the end of a chunk is not UTF-8")
     if isinstance(key, str) and ("\0" in key or len(key) > BOUND_CHARS_MAX):
         shown = key[:100].replace("\0", "\\u0000")
-        why = f"audience.key: the key {shown} has a NUL character or more than {BOUND_CHARS_MAX} characters"
-        raise Rejected("invalid_audience", why, problems=[why])
+        raise _invalid(f"audience.key: the key {shown} has a NUL character or more than {BOUND_CHARS_MAX} characters")
     return key

@@ -25,7 +25,8 @@ from tickwright.capabilities.batches.definitions.schema import (
     next_slots,
     schedule_of,
 )
-from tickwright.capabilities.batches.executions import executions
+from tickwright.capabilities.batches.executions.executions import SNAPSHOT
+from tickwright.capabilities.batches.executions.executions import SQL as EXECUTIONS
 from tickwright.capabilities.batches.executions.explain import batch_evidence, explain_batch
 from tickwright.capabilities.batches.executions.states import (
     BatchAction,
@@ -70,14 +71,7 @@ _log = structlog.get_logger("tickwright.batches")
 
 
 class BatchQuery(msgspec.Struct, frozen=True):
-    """The filters of a listing of batches.
-
-    Attributes:
-        type: ``MANUAL`` or ``AUTOMATIC``.
-        status: ``SCHEDULED`` or ``IDLE``.
-        q: The beginning of their names.
-        limit: 1 to 200.
-    """
+    """The filters of a listing of batches; ``q`` is the beginning of their names, ``limit`` is 1 to 200."""
 
     type: str | None = None
     status: str | None = None
@@ -91,8 +85,6 @@ class Batches:
 
     def __init__(self, pool: Pool, cursors: Cursors, kind: Kind) -> None:
         self._pool, self._cursors, self.kind = pool, cursors, kind
-
-    # ------------------------------------------------------------------ queries
 
     async def list(self, query: BatchQuery) -> Page[BatchView]:
         """Return one page of batches, by their names. A page reads 5,000, so it may hold fewer than ``limit``.
@@ -143,9 +135,7 @@ class Batches:
             row = await connection.fetchrow(SQL["get_version"], self.kind.name, name, number)
         if row is None:
             raise Rejected("version_not_found", f"{name} has no version {number}", status=404)
-        return VersionDetail(
-            version=row["version"], made_by=row["made_by"], made_at=row["made_at"], definition=document_of(row)
-        )
+        return view(VersionDetail, row, definition=document_of(row))
 
     async def explain(self, name: str, slot: str | None = None) -> BatchExplanation:
         """Return why a batch runs or does not; with ``slot`` also what became of that occurrence.
@@ -156,12 +146,10 @@ class Batches:
         slot_at = None if slot is None else parse_instant(slot, field="slot")
         async with (
             self._pool.acquire() as connection,
-            connection.transaction(readonly=True, isolation=executions.SNAPSHOT),
+            connection.transaction(readonly=True, isolation=SNAPSHOT),
         ):
             evidence = await batch_evidence(connection, await self._row(connection, name), slot_at)
         return explain_batch(evidence)
-
-    # ------------------------------------------------------------------ definitions
 
     async def create(self, name: str, draft: Draft, *, caller: Caller) -> BatchDetail:
         """Create a batch; it is ``IDLE`` and its version is 1.
@@ -181,11 +169,7 @@ class Batches:
     async def put(self, name: str, draft: Draft, *, caller: Caller, expected: int | None = None) -> StoredBatch:
         """Create a batch or replace its definition: a new version. The same definition again changes nothing.
 
-        Args:
-            name: 1 to 100 letters, digits, '_', '.' or '-'.
-            draft: Checked.
-            caller: For the audit trail.
-            expected: The version that is edited; refused where the batch has another one.
+        ``expected`` is the version that is edited; a batch with another one is refused.
 
         Raises:
             Rejected: ``invalid_name``; ``<noun>_not_found`` (404) where a version is expected; ``name_taken`` (409).
@@ -273,55 +257,39 @@ class Batches:
             list(settings.product_codes), msgspec.json.encode(draft.definition).decode(),
         )  # fmt: skip
 
-    # ------------------------------------------------------------------ control
-
     async def activate(self, name: str, *, caller: Caller) -> BatchChange:
         """Run a batch by its schedule, from the next occurrence on. Twice is harmless.
 
-        Raises:
-            Rejected: ``<noun>_not_found`` (404); ``<noun>_is_manual``, ``no_occurrence`` (409): no occurrence is
-                left. Permanent until it is edited.
+        As of every action: ``<noun>_not_found`` (404), and the refusals (409) of the table in :mod:`..states`:
+        ``<noun>_is_manual`` and ``no_occurrence`` here.
         """
         return await self._act(BatchAction.ACTIVATE, name, caller)
 
     async def deactivate(self, name: str, *, caller: Caller) -> BatchChange:
-        """Run a batch no more: its open executions become ``DISABLED``. Twice is harmless.
-
-        Raises:
-            Rejected: ``<noun>_not_found`` (404). Permanent.
-        """
+        """Run a batch no more: its open executions become ``DISABLED``. Twice is harmless."""
         return await self._act(BatchAction.DEACTIVATE, name, caller)
 
     async def start(self, name: str, *, caller: Caller) -> BatchChange:
-        """Execute a batch now, whatever its type and status; its overlap policy decides where an execution is open.
+        """Execute a batch now, whatever its type and status.
 
-        Raises:
-            Rejected: ``<noun>_not_found`` (404); ``execution_open`` (409). Permanent until that has ended.
+        Where an execution is open, the overlap policy decides, which may refuse it: ``execution_open``.
         """
         return await self._act(BatchAction.START, name, caller)
 
     async def stop(self, name: str, *, caller: Caller) -> BatchChange:
-        """End executions that are open or still release: ``STOPPED``. The status of the batch stays as it is.
-
-        Raises:
-            Rejected: ``<noun>_not_found`` (404); ``nothing_to_stop`` (409). Permanent.
-        """
+        """End executions that are open or still release: ``STOPPED``; or refuse: ``nothing_to_stop``."""
         return await self._act(BatchAction.STOP, name, caller)
 
     async def _act(self, action: BatchAction, name: str, caller: Caller) -> BatchChange:
         async with self._pool.acquire() as connection, connection.transaction():
             await self._lock(connection, name)
             row = await self._row(connection, name)
-            opened = await executions.lock_open(connection, row["id"])
-            releasing = await executions.lock_releasing(connection, row["id"])
+            opened = await connection.fetch(EXECUTIONS["lock_open"], row["id"])
+            releasing = await connection.fetch(EXECUTIONS["lock_releasing"], row["id"])
             facts = BatchFacts(
-                BatchType(row["type"]),
-                BatchStatus(row["status"]),
-                Overlap(row["overlap"]),
-                is_open=bool(opened),
-                is_releasing=bool(releasing),
-                has_next=next_of(row) is not None,
-            )
+                BatchType(row["type"]), BatchStatus(row["status"]), Overlap(row["overlap"]), is_open=bool(opened),
+                is_releasing=bool(releasing), has_next=next_of(row) is not None,
+            )  # fmt: skip
             effect = batch_effect(action, facts)
             if isinstance(effect, Refused):
                 which = f"execution {opened[0]['id']} of {name} is {opened[0]['status']}" if opened else name
@@ -340,14 +308,9 @@ class Batches:
             await self._apply(connection, BatchAction.ACTIVATE, row, effect, (), caller)
 
     async def _apply(  # noqa: PLR0917  an effect is written in one place
-        self,
-        connection: Connection,
-        action: BatchAction,
-        row: Any,
-        effect: BatchEffect,
-        ended: Sequence[Any],
+        self, connection: Connection, action: BatchAction, row: Any, effect: BatchEffect, ended: Sequence[Any],
         caller: Caller,
-    ) -> BatchChange:
+    ) -> BatchChange:  # fmt: skip
         """Write an effect on a locked batch and its locked executions."""
         status, next_slot_at = row["status"], row["next_slot_at"]
         if effect.status is not None:
@@ -356,11 +319,11 @@ class Batches:
             await connection.execute(SQL["set_status"], row["id"], status, next_slot_at)
         touched: list[TouchedExecution] = []
         if effect.ends_open is not None and ended:
-            ids, end = [one["id"] for one in ended], str(effect.ends_open)
-            await executions.end_executions(connection, ids, end, f"{_WHY[action]} by {caller.name}")
-            touched += [TouchedExecution(id=one, status=end) for one in ids]
+            ids, end = [execution["id"] for execution in ended], str(effect.ends_open)
+            await connection.execute(EXECUTIONS["end_executions"], ids, end, f"{_WHY[action]} by {caller.name}")
+            touched += [TouchedExecution(id=execution_id, status=end) for execution_id in ids]
         if effect.is_starting:
-            new = await executions.start_execution(connection, row["id"], caller.name)
+            new = await connection.fetchrow(EXECUTIONS["start"], row["id"], caller.name)
             touched.append(TouchedExecution(id=new["id"], status=new["status"]))
         change = BatchChange(
             name=row["name"], outcome=effect.outcome, status=status, next_slot_at=next_slot_at, executions=touched
@@ -369,8 +332,6 @@ class Batches:
             before = {"status": row["status"], "next_slot_at": row["next_slot_at"]}
             await self._audit(connection, caller, str(action), row["name"], before=before, after=change)
         return change
-
-    # ------------------------------------------------------------------ rows
 
     async def _lock(self, connection: Connection, name: str) -> int | None:
         """Lock a batch until the end of the transaction and return its id; ``None`` where there is none."""
@@ -431,8 +392,6 @@ def _check_deletable(name: str, history: Any) -> None:
         what = "has open executions; stop it first" if history["open"] else "still releases actions; wait for that"
         raise Rejected("execution_open", f"{name} {what}", status=409)
     if history["actions"] > ACTIONS_DELETED_MAX:
-        message = (
-            f"{name} has {history['actions']} recorded actions, above the {ACTIONS_DELETED_MAX} that go at once; "
-            "deactivate it and wait until its old executions have been removed"
-        )
-        raise Rejected("too_much_history", message, status=409)
+        advice = "deactivate it and wait until its old executions have been removed"
+        message = f"{name} has {history['actions']} recorded actions, above the {ACTIONS_DELETED_MAX} that go at once"
+        raise Rejected("too_much_history", f"{message}; {advice}", status=409)

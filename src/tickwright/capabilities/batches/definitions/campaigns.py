@@ -35,7 +35,7 @@ from tickwright.capabilities.batches.definitions.schema import (
 from tickwright.capabilities.batches.views import BatchDetail
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import one_of
-from tickwright.ports.batches import FieldType, Judge
+from tickwright.ports.batches import Judge
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import UserData, raw
 from tickwright.store.pool import Pool
@@ -43,10 +43,6 @@ from tickwright.store.pool import Pool
 EXAMPLES = 10
 WHAT = "campaign"
 CAMPAIGN_FIELDS = ("audience", "expression", "action")
-_NO_FIELDS: Mapping[str, FieldType] = {}
-
-
-# ---------------------------------------------------------------------------------------------- answers
 
 
 class StoredCampaign(msgspec.Struct):
@@ -93,15 +89,8 @@ class DryRun(msgspec.Struct, kw_only=True):
     problems: list[dict[str, str]]
 
 
-# ---------------------------------------------------------------------------------------------- reading
-
-
 class Selection(NamedTuple):
-    """The clients that a campaign is about; ``None`` for a part that has a mistake.
-
-    Attributes:
-        judge: The expression, over the fields of ``audience``.
-    """
+    """The audience of a campaign, and its expression over the fields of that; ``None`` for one that has a mistake."""
 
     audience: AudienceSettings | None
     judge: Judge | None
@@ -112,15 +101,8 @@ def read_campaign(
 ) -> tuple[Draft | None, AudienceSettings | None]:
     """Return the campaign that ``document`` describes, or ``None`` and every mistake in ``mistakes``.
 
-    Takes up to 100 ms, in which the expression is compiled. No source is queried.
-
-    Args:
-        document: The definition, without its name.
-        mistakes: Gets what is wrong.
-        allow: Refuses a destination that could never be sent to.
-
-    Returns:
-        The campaign, and beside it its audience, which may be right where the campaign is not.
+    Its audience is returned beside it: it may be right where the campaign is not. Takes up to 100 ms, in which the
+    expression is compiled. No source is queried.
     """
     rest = {name: value for name, value in document.items() if name not in CAMPAIGN_FIELDS}
     values = mistakes.read(rest, field_readers(allow))
@@ -143,23 +125,18 @@ def read_selection(document: Mapping[str, Any], mistakes: Mistakes) -> Selection
             audience = read_audience(document["audience"])
         except Rejected as error:
             mistakes.add_error(error, "audience")
+    from tickwright.capabilities.batches.expressions import compile_expression  # CEL, for those who read definitions
+
     text = document.get("expression")
     if not isinstance(text, str):
         mistakes.add("expression", 'missing; write one, such as "client.age > 25"; true selects everybody')
         return Selection(audience, judge)
     try:
-        judge = _compile(text, _NO_FIELDS if audience is None else audience.types)
+        judge = compile_expression(text, {} if audience is None else audience.types)
     except Rejected as error:  # beside a wrong audience only mistakes that do not depend on fields are reported
         if audience is not None or error.code not in {"unknown_field", "expression_type", "expression_not_boolean"}:
             mistakes.add_error(error, "expression")
     return Selection(audience, judge)
-
-
-def _compile(text: str, fields: Mapping[str, FieldType]) -> Judge:
-    """Compile an expression; CEL is imported here, so that only processes that read definitions load it."""
-    from tickwright.capabilities.batches.expressions import compile_expression
-
-    return compile_expression(text, fields)
 
 
 def _read_action(document: Mapping[str, Any], mistakes: Mistakes, allow: Allow) -> dict[str, Any]:
@@ -174,17 +151,8 @@ def _read_action(document: Mapping[str, Any], mistakes: Mistakes, allow: Allow) 
     return {"target": values.get("target"), "release": values.get("release", "finished")}
 
 
-# ---------------------------------------------------------------------------------------------- operations
-
-
 class Campaigns:
-    """Create, edit, check and try campaigns; :class:`Batches` has what every kind of batch can do.
-
-    Args:
-        batches: Of the kind ``campaign``.
-        audiences: That this process can read.
-        allow: Refuses a destination that could never be sent to.
-    """
+    """Create, edit, check and try campaigns; :class:`Batches` has what every kind of batch can do."""
 
     def __init__(self, pool: Pool, batches: Batches, audiences: Audiences, allow: Allow) -> None:
         self._pool, self._batches, self._audiences, self._allow = pool, batches, audiences, allow
@@ -203,10 +171,8 @@ class Campaigns:
     async def put(self, name: str, document: Mapping[str, Any], *, caller: Caller) -> StoredCampaign:
         """Create a campaign or replace its definition: a new version. The same definition again changes nothing.
 
-        Args:
-            name: Of the campaign; a ``name`` in the document has to be the same.
-            document: The definition, and ``version``: the one that is edited, where no other edit may be overwritten.
-            caller: For the audit trail.
+        A ``name`` in the document has to be the same. A ``version`` there is the one that is edited, so that no other
+        edit is overwritten.
 
         Raises:
             Rejected: As :meth:`create`, and what :meth:`Batches.put` says. Permanent.
@@ -245,10 +211,8 @@ class Campaigns:
     async def dry_run(self, name: str, changes: Mapping[str, Any], *, caller: Caller) -> DryRun:
         """Count the clients that a campaign would select now, and return ten of them; nothing is written or sent.
 
-        Args:
-            name: Of the campaign.
-            changes: ``audience`` and ``expression`` to try instead of its own; neither is saved.
-            caller: Another audience may be any query on any source, so only an admin may try one.
+        ``changes`` are an ``audience`` and an ``expression`` to try instead of its own. Another audience may be any
+        query on any source, so only an admin may try one.
 
         Raises:
             Rejected: ``campaign_not_found`` (404); ``forbidden`` (403); ``invalid_campaign``, the codes of expressions
@@ -259,35 +223,21 @@ class Campaigns:
             raise Rejected("forbidden", "another audience is for the role admin; leave it out", status=403)
         mistakes = _only_selection(changes)
         saved = (await self._batches.get(name)).definition
-        return await self._try({**saved, **changes}, mistakes)
+        return await self._count({**saved, **changes}, mistakes)
 
     async def dry_run_unsaved(self, document: Mapping[str, Any]) -> DryRun:
-        """Count the clients that a campaign that is not saved would select now, as :meth:`dry_run` does.
+        """Do the same for an ``audience`` and an ``expression`` that are not saved; for admins, as above."""
+        return await self._count(document, _only_selection(document))
 
-        Args:
-            document: ``audience`` and ``expression``; the audience may be any query, so this is for admins.
-
-        Raises:
-            Rejected: ``invalid_campaign``, the codes of expressions and audiences. Permanent.
-            Unavailable: The source does not answer in time. Retry.
-        """
-        return await self._try(document, _only_selection(document))
-
-    async def _try(self, document: Mapping[str, Any], mistakes: Mistakes) -> DryRun:
+    async def _count(self, document: Mapping[str, Any], mistakes: Mistakes) -> DryRun:
         selection = await asyncio.to_thread(read_selection, document, mistakes)
         mistakes.raise_found()
         assert selection.audience is not None  # noqa: S101  # nothing was refused
         now = await self._pool.fetchval(SQL["now"])
         async with self._audiences.open(selection.audience) as audience:
             found = await audience.count(selection.judge, now, limit=EXAMPLES)
-        return DryRun(
-            members=found.members,
-            selected=found.selected,
-            missing=found.missing,
-            skipped=found.skipped,
-            examples=[SelectedClient(one.client_id, raw(one.client)) for one in found.examples],
-            problems=found.problems,
-        )
+        examples = [SelectedClient(action.client_id, raw(action.client)) for action in found.examples]
+        return DryRun(**{**found._asdict(), "examples": examples})
 
     async def _read(self, definition: Mapping[str, Any]) -> Draft:
         mistakes = Mistakes(WHAT)

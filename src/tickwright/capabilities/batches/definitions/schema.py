@@ -27,7 +27,6 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
@@ -59,13 +58,11 @@ SCHEDULE_FIELDS = (
 )  # fmt: skip
 """The fields that decide when a batch runs: a change of one counts from the next occurrence on."""
 SLOTS_SHOWN = 5
+_PLACE = ("line", "column", "offset")
 _PROGRAM_FIELDS = ("audience", "action", "release")
 _TICK = timedelta(microseconds=1)
 _LOCAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?", re.ASCII)
 _NO_SCHEDULE = "a MANUAL one is started by hand; leave this out, or make it AUTOMATIC"
-
-
-# ---------------------------------------------------------------------------------------------- mistakes
 
 
 class Mistake(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,11 +85,7 @@ class Mistake(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Mistakes:
-    """The mistakes of one definition.
-
-    Args:
-        what: What is defined, for the error's code: ``campaign``.
-    """
+    """The mistakes of one definition; ``what`` is defined, for the error's code, such as ``campaign``."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -104,18 +97,19 @@ class Mistakes:
 
     def add_error(self, error: Rejected, field: str) -> None:
         """Add what an error says of ``field``: each of its ``problems`` where it has some."""
-        for one in error.details.get("problems") or [error.details]:
-            if isinstance(one, str):
-                path, _, message = one.partition(": ")
+        for problem in error.details.get("problems") or [error.details]:
+            if isinstance(problem, str):
+                path, _, message = problem.partition(": ")
                 self.add(path, message, code=error.code)
                 continue
-            place = {name: one[name] for name in ("line", "column", "offset") if name in one}
-            code, message = one.get("code", error.code), one.get("message", error.message.removeprefix(f"{field}: "))
+            place = {name: problem[name] for name in _PLACE if name in problem}
+            code = problem.get("code", error.code)
+            message = problem.get("message", error.message.removeprefix(f"{field}: "))
             self.found.append(Mistake(field=field, code=code, message=message, **place))
 
     def has(self, field: str) -> bool:
         """Return whether one is about this field."""
-        return any(one.field == field for one in self.found)
+        return any(mistake.field == field for mistake in self.found)
 
     def read(self, table: Mapping[str, Any], readers: Mapping[str, Reader], *, inside: str = "") -> dict[str, Any]:
         """Return the values that ``readers`` give; unknown fields and wrong values become mistakes."""
@@ -136,29 +130,21 @@ class Mistakes:
         if not self.found:
             return
         found = self.found[:MISTAKES_MAX]
-        codes = {one.code for one in found}
+        codes = {mistake.code for mistake in found}
         code = found[0].code if len(codes) == 1 and INVALID not in codes else f"invalid_{self.what}"
-        placed = next((one for one in found if one.line is not None), None)
-        place = {} if placed is None else {"line": placed.line, "column": placed.column, "offset": placed.offset}
-        problems = [msgspec.to_builtins(one) for one in found]
+        placed = next((mistake for mistake in found if mistake.line is not None), None)
+        place = {} if placed is None else {name: getattr(placed, name) for name in _PLACE}
+        problems = [msgspec.to_builtins(mistake) for mistake in found]
         raise Rejected(code, "\n".join(map(_line, found)), field=found[0].field, problems=problems, **place)
 
 
-def _line(one: Mistake) -> str:
-    place = "" if one.line is None else f"line {one.line}, column {one.column}: "
-    return f"{one.field}: {place}{one.message}" if one.field else one.message
-
-
-# ---------------------------------------------------------------------------------------------- settings
+def _line(mistake: Mistake) -> str:
+    place = "" if mistake.line is None else f"line {mistake.line}, column {mistake.column}: "
+    return f"{mistake.field}: {place}{mistake.message}" if mistake.field else mistake.message
 
 
 class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields above, with defaults for those that a definition leaves out.
-
-    Attributes:
-        date_time_execution: Aware; the first run.
-        rate: As it was written; :meth:`for_execution` has it per second.
-    """
+    """The fields above, with defaults for those that a definition leaves out; ``date_time_execution`` is aware."""
 
     type: str
     date_time_execution: datetime | None = None
@@ -178,22 +164,14 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     on_finished: str | None = None
 
     def recurrence(self) -> Recurrence:
-        """Return when it runs.
-
-        Raises:
-            Rejected: As :class:`Recurrence` says. Permanent.
-        """
+        """Return when it runs; errors as :class:`Recurrence`."""
         return recurrence_of(msgspec.structs.asdict(self))
 
     def for_execution(self) -> dict[str, Any]:
         """Return the settings that an execution is worked with."""
         count, unit_s = (None, 1) if self.rate is None else parse_rate(self.rate)
-        return {
-            "chunk_rows": self.chunk_rows,
-            "rate_per_s": None if count is None else count / unit_s,
-            "attempts": self.attempts,
-            "on_finished": self.on_finished,
-        }
+        kept = {name: getattr(self, name) for name in ("chunk_rows", "attempts", "on_finished")}
+        return {**kept, "rate_per_s": None if count is None else count / unit_s}
 
     def document(self) -> dict[str, Any]:
         """Return every field as JSON has it; reading the document gives the same settings again."""
@@ -225,11 +203,7 @@ CAMPAIGN, PROGRAM = Kind("campaign", "campaign"), Kind("program", "batch")
 
 
 class Draft(NamedTuple):
-    """A definition that has been checked.
-
-    Attributes:
-        own: The fields that only its kind has.
-    """
+    """A definition that has been checked; ``own`` are the fields that only its kind has."""
 
     settings: BatchSettings
     own: Mapping[str, Any]
@@ -243,9 +217,6 @@ class Draft(NamedTuple):
     def definition(self) -> dict[str, Any]:
         """What an execution begins with."""
         return {**self.settings.for_execution(), **self.own}
-
-
-# ---------------------------------------------------------------------------------------------- reading
 
 
 def field_readers(allow: Allow) -> dict[str, Reader]:
@@ -274,12 +245,10 @@ def field_readers(allow: Allow) -> dict[str, Reader]:
 def settings_of(values: Mapping[str, Any], mistakes: Mistakes) -> BatchSettings | None:
     """Return settings from the values of fields; ``None``, and the reasons in ``mistakes``, where they are wrong.
 
-    Args:
-        values: By field; the fields of the kind are ignored.
-        mistakes: Has the mistakes of single fields already.
+    The fields of the kind are ignored. ``mistakes`` has those of single fields already.
     """
-    own = {name: value for name, value in values.items() if name in BatchSettings.__struct_fields__}
-    own = {name: value for name, value in own.items() if value is not None}
+    fields = BatchSettings.__struct_fields__
+    own = {name: value for name, value in values.items() if name in fields and value is not None}
     if "type" not in own and not mistakes.has("type"):
         mistakes.add("type", "missing; write MANUAL or AUTOMATIC")
     _localize(own, mistakes)
@@ -291,13 +260,10 @@ def settings_of(values: Mapping[str, Any], mistakes: Mistakes) -> BatchSettings 
 
 
 def read_program(fields: Mapping[str, Any], allow: Allow) -> Draft:
-    """Return the definition of a program's batch; with a time to run at it is ``AUTOMATIC``.
+    """Return the definition of a program's batch, from arguments of ``@app.batch``.
 
-    A function decides instead of an expression, so audience and action may be left out.
-
-    Args:
-        fields: Keyword arguments of ``@app.batch``, without those that were not given.
-        allow: Refuses a destination that could never be sent to.
+    With a time to run at it is ``AUTOMATIC``. A function decides instead of an expression, so audience and action are
+    optional.
 
     Raises:
         Rejected: ``invalid_batch``, or the code that all mistakes have, with every mistake. Permanent.
@@ -410,19 +376,15 @@ def _cron(value: Any) -> str:
 def _product_codes(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or len(value) > PRODUCT_CODES_MAX:
         raise bad(f"write a list of at most {PRODUCT_CODES_MAX} codes")
-    if not all(
-        isinstance(code, str) and 0 < len(code) <= PRODUCT_CODE_CHARS_MAX and code.isprintable() for code in value
-    ):
-        raise bad(f"each has 1 to {PRODUCT_CODE_CHARS_MAX} printable characters")
+    for code in value:
+        if not isinstance(code, str) or not 0 < len(code) <= PRODUCT_CODE_CHARS_MAX or not code.isprintable():
+            raise bad(f"each has 1 to {PRODUCT_CODE_CHARS_MAX} printable characters")
     return tuple(dict.fromkeys(value))
 
 
 def _rate(value: Any) -> str:
     parse_rate(value)
     return str(value)
-
-
-# ---------------------------------------------------------------------------------------------- rows
 
 
 def document_of(row: Any) -> dict[str, Any]:
@@ -442,13 +404,9 @@ def recurrence_of(row: Any) -> Recurrence:
     Raises:
         Rejected: The row was written by SQL and has no valid calendar. Permanent.
     """
-    return Recurrence(
-        first_at=row["date_time_execution"],
-        time_zone=row["time_zone"],
-        unit=row["restartable_unit"] if row["restartable"] else None,
-        unit_type=row["restartable_unit_type"] if row["restartable"] else None,
-        cron=row["cron"],
-    )
+    is_in_units = row["restartable"]
+    unit, unit_type = (row["restartable_unit"], row["restartable_unit_type"]) if is_in_units else (None, None)
+    return Recurrence(row["date_time_execution"], row["time_zone"], unit, unit_type, row["cron"])
 
 
 def first_from(recurrence: Recurrence, now: datetime) -> datetime | None:
@@ -465,17 +423,9 @@ def next_of(row: Any) -> datetime | None:
 
 def next_slots(row: Any) -> list[datetime]:
     """Return the next five occurrences of a row's batch; none where it is manual or its calendar is invalid."""
-    if row["type"] == "MANUAL":
-        return []
-    try:
-        recurrence = recurrence_of(row)
-    except Rejected:  # the producer logs it
-        return []
-
-    def ascending() -> Any:
-        at = first_from(recurrence, row["now"])
-        while at is not None:
-            yield at
-            at = recurrence.next_after(at)
-
-    return list(islice(ascending(), SLOTS_SHOWN))
+    slots: list[datetime] = []
+    at = None if row["type"] == "MANUAL" else next_of(row)
+    while at is not None and len(slots) < SLOTS_SHOWN:
+        slots.append(at)
+        at = recurrence_of(row).next_after(at)
+    return slots

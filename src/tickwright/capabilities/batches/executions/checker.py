@@ -144,10 +144,8 @@ async def refuse_too_large(connection: Connection, execution_id: int, client_ids
     """
     found = await connection.fetchval(SQL["too_large"], execution_id, client_ids) if client_ids else None
     if found is not None:
-        text = (
-            f"payload of client {found[:200]}: larger than 1 MiB as PostgreSQL keeps it, or than 2 MiB as it writes it"
-        )
-        raise Rejected("invalid_action", text, field="payload")
+        text = "larger than 1 MiB as PostgreSQL keeps it, or than 2 MiB as it writes it"
+        raise Rejected("invalid_action", f"payload of client {found[:200]}: {text}", field="payload")
 
 
 def job_of(destination: str) -> str | None:

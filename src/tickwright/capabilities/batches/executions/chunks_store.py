@@ -26,9 +26,7 @@ class ChunkKey(NamedTuple):
 class PlanClaim:
     """An execution that this process has claimed, to be cut into chunks; or one that began and has them already.
 
-    Attributes:
-        tries: Attempts before this one that failed.
-        lost: Sessions that were lost with it.
+    Before it, ``tries`` attempts failed, and ``lost`` sessions were lost with it.
     """
 
     run: Run
@@ -99,15 +97,9 @@ class ChunksStore:
         )
 
     async def next_in_s(self, served: Sequence[str], *, but: Sequence[int] = ()) -> float | None:
-        """Return in how many seconds something may be claimed, no chunks of the batches ``but``.
-
-        Returns:
-            0 or less for now; ``None`` when there is nothing.
-        """
+        """Return in how many seconds something may be claimed, no chunks of the batches ``but``; ``None``: never."""
         found: float | None = await self.pool.fetchval(SQL["next_in"], [*served], [*but])
         return found
-
-    # ------------------------------------------------------------------ plans
 
     async def end_plan(self, claim: PlanClaim, owner: int, chunks: Sequence[PlannedChunk]) -> bool:
         """Write the chunks of an execution; false where the claim is lost."""
@@ -135,8 +127,6 @@ class ChunksStore:
         """Release it as if it had not been claimed."""
         if await self._wrote("release_plan", claim.run.execution_id, owner, claim.fence):
             await self.pool.execute(SQL["wake"])
-
-    # ------------------------------------------------------------------ chunks
 
     async def retry_chunk(self, claim: ChunkClaim, owner: int, why: Failure, *, after_s: float) -> bool:
         """Write that an attempt failed; it is due again later."""
@@ -195,10 +185,9 @@ async def lock_chunk(connection: Connection, claim: ChunkClaim, owner: int) -> b
 
 
 async def end_chunk(connection: Connection, claim: ChunkClaim, result: ChunkResult) -> str | None:
-    """Write the result of a chunk, after :func:`lock_chunk`.
+    """Write the result of a chunk, after :func:`lock_chunk`, and return the status of its execution.
 
-    Returns:
-        The status of its execution; ``None`` where that has ended, and the caller has to roll back.
+    ``None``: that has ended, and the caller has to roll back.
     """
     actions = await _put_actions(connection, claim.key, result.actions)
     problems = json.dumps(result.problems, ensure_ascii=False) if result.problems else None
@@ -211,9 +200,10 @@ async def end_chunk(connection: Connection, claim: ChunkClaim, result: ChunkResu
 async def _put_actions(connection: Connection, key: ChunkKey, actions: Sequence[Action]) -> int:
     if not actions:
         return 0
-    ids, clients = [one.client_id for one in actions], [one.client for one in actions]
+    ids, clients = [action.client_id for action in actions], [action.client for action in actions]
     tag = await connection.execute(SQL["put_actions"], *key, ids, clients)
-    await refuse_too_large(connection, key.execution_id, [one.client_id for one in actions if len(one.client) > SMALL])
+    large = [action.client_id for action in actions if len(action.client) > SMALL]
+    await refuse_too_large(connection, key.execution_id, large)
     return int(tag.rpartition(" ")[2])
 
 

@@ -16,6 +16,7 @@ with text and trace. An error that a program's function raises ends its own exec
 import traceback
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Protocol
 
 import asyncpg
@@ -33,6 +34,7 @@ from tickwright.capabilities.batches.executions.chunks_store import (
     lock_chunk,
 )
 from tickwright.domain.errors import Contended, Rejected, failure_text, storable
+from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.claimed_work import AWAY_S, ClaimedWork, Held, write_surely
 from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.engine.wakeup import WakeupListener
@@ -47,7 +49,7 @@ CHANNEL = "tickwright_batches"
 BUSY_S = 0.02
 FULL_LOOK_S = 1.0
 """How long nothing ends before a full process looks for another batch's chunks; a wake-up makes it look at once."""
-RETRY_CAP_S = 300.0
+RETRIES = RetryPolicy(cap=timedelta(minutes=5))
 LOST_MAX = 25
 """Sessions that may be lost with a chunk or a plan before it is taken for the cause."""
 ATTEMPTS = 10
@@ -73,12 +75,9 @@ class Works(Protocol):
 
 
 class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
-    """Claims plans and chunks, and makes an attempt at each; a :class:`tickwright.ports.service.Service`.
+    """Claims plans and chunks, ``at_once`` of them (1 to 64), and makes an attempt at each.
 
-    Args:
-        works: What this process can do.
-        at_once: Chunks and plans at a time in this process, 1 to 64; where these take long, one more of a batch that
-            has none here.
+    Where these take long, it claims one more of a batch that has none here.
 
     Invariants:
         BCO-1: work needs a claim, and counts only under that claim.
@@ -91,20 +90,12 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
     owned = SQL["owned"]
 
     def __init__(
-        self,
-        store: ChunksStore,
-        session: Session,
-        wakeups: WakeupListener,
-        works: Works,
-        *,
-        at_once: int,
+        self, store: ChunksStore, session: Session, wakeups: WakeupListener, works: Works, *, at_once: int,
         probe: Probe = NO_PROBE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(session, wakeups, store.connect)
         self._store, self._works, self._at_once = store, works, at_once
         self._attempts = Attempts(store, session, works, probe=probe)
-
-    # ------------------------------------------------------------------ claiming
 
     async def _look(self) -> float:
         """Take what there is room for; return after how many seconds to look again."""
@@ -150,8 +141,6 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
             await self._store.release_plan(held.claim, held.owner)
         else:
             await self._store.release_chunk(held.claim, held.owner)
-
-    # ------------------------------------------------------------------ keeping
 
     async def _ours(self, held: Mapping[int | ChunkKey, Held[Any]]) -> Collection[int | ChunkKey]:
         plans, chunks = _fences(held)
@@ -216,7 +205,7 @@ class Attempts:
             written = await write_surely(self._session, held, lambda: fail(claim, owner, why))
         else:
             outcome, retry = "retried", store.retry_plan if is_plan else store.retry_chunk
-            after_s = min(2.0 ** (tries - 1), RETRY_CAP_S)
+            after_s = RETRIES.ceiling_s(tries)
             written = await write_surely(self._session, held, lambda: retry(claim, owner, why, after_s=after_s))
         return outcome if written else "late"
 
@@ -281,16 +270,15 @@ def consumer_source(consumer: BatchConsumer) -> Source:
 
 def _fences(held: Mapping[int | ChunkKey, Held[Any]]) -> tuple[dict[int, int], dict[ChunkKey, int]]:
     """Return plans and chunks with their fences."""
-    plans = {key: one.claim.fence for key, one in held.items() if isinstance(key, int)}
-    return plans, {key: one.claim.fence for key, one in held.items() if isinstance(key, ChunkKey)}
+    plans = {key: work.claim.fence for key, work in held.items() if isinstance(key, int)}
+    return plans, {key: work.claim.fence for key, work in held.items() if isinstance(key, ChunkKey)}
 
 
 def _check_lost(process: str, times: int) -> None:
     """Refuse work that seems to kill its process."""
     if times > LOST_MAX:
-        raise Rejected(
-            "chunk_lost", f"{process} was lost {times} times; it probably kills the process that works on it"
-        )
+        text = f"{process} was lost {times} times; it probably kills the process that works on it"
+        raise Rejected("chunk_lost", text)
 
 
 async def _failure(error: BaseException) -> Failure:

@@ -51,28 +51,6 @@ async def lock_execution(connection: Connection, execution_id: int) -> Any:
     return await connection.fetchrow(SQL["lock_execution"], execution_id)
 
 
-async def lock_open(connection: Connection, batch_id: int) -> Sequence[Any]:
-    """Lock the open executions of a locked batch and return ``id status`` of each, the oldest slot first."""
-    rows: Sequence[Any] = await connection.fetch(SQL["lock_open"], batch_id)
-    return rows
-
-
-async def lock_releasing(connection: Connection, batch_id: int) -> Sequence[Any]:
-    """Do the same for those that are finished and still release."""
-    rows: Sequence[Any] = await connection.fetch(SQL["lock_releasing"], batch_id)
-    return rows
-
-
-async def end_executions(connection: Connection, ids: Sequence[int], status: str, why: str) -> None:
-    """End locked executions; claims on them are lost, and nothing more of them is released."""
-    await connection.execute(SQL["end_executions"], list(ids), status, why)
-
-
-async def start_execution(connection: Connection, batch_id: int, started_by: str) -> Any:
-    """Write an execution of a locked batch for this moment and return ``id slot_at status``."""
-    return await connection.fetchrow(SQL["start"], batch_id, started_by)
-
-
 SCANNED_MAX = 5_000
 """Executions that a page reads when it filters."""
 PROBLEMS_SHOWN = 10
@@ -81,14 +59,7 @@ ETA_MAX_S = 10 * 365 * 86_400
 
 
 class ExecutionQuery(msgspec.Struct, frozen=True):
-    """The filters of a listing of executions.
-
-    Attributes:
-        kind: ``campaign`` or ``program``; all without one.
-        name: Of one batch of that kind.
-        statuses: Empty is all.
-        limit: 1 to 200.
-    """
+    """The filters of a listing of executions: of one kind, of one batch of that kind, of some statuses; 1 to 200."""
 
     kind: str | None = None
     name: str | None = None
@@ -102,8 +73,6 @@ class Executions:
 
     def __init__(self, pool: Pool, cursors: Cursors) -> None:
         self._pool, self._cursors = pool, cursors
-
-    # ------------------------------------------------------------------ queries
 
     async def list(self, query: ExecutionQuery) -> Page[ExecutionView]:
         """Return one page of executions, newest first; of one batch: by their slots.
@@ -120,10 +89,8 @@ class Executions:
         newest: Any = None if is_of_batch else NEWEST
         before = newest if query.cursor is None else await self._cursors.read(query.cursor, kind, *listing)
         given = [before, query.kind, [*query.statuses] or None, limit + 1, SCANNED_MAX]
-        if is_of_batch:
-            rows = await fetch_page(self._pool, SQL["list_executions_of"], *given, query.name)
-        else:
-            rows = await fetch_page(self._pool, SQL["list_executions"], *given)
+        name, more = ("list_executions_of", (query.name,)) if is_of_batch else ("list_executions", ())
+        rows = await fetch_page(self._pool, SQL[name], *given, *more)
         items = [view(ExecutionView, row) for row in rows[:limit] if row["id"] is not None]
         position = _position(rows, items, limit, is_of_batch=is_of_batch)
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
@@ -136,14 +103,15 @@ class Executions:
         """
         async with self._pool.acquire() as connection, connection.transaction(readonly=True, isolation=SNAPSHOT):
             row = await _row(connection, execution_id)
-            pace = await connection.fetchval(SQL["pace"], execution_id, row["chunks_done"]) if _at_work(row) else None
+            is_at_work = row["status"] == "IN_PROGRESS" and row["paused_at"] is None and row["chunks_done"] > 0
+            pace = await connection.fetchval(SQL["pace"], execution_id, row["chunks_done"]) if is_at_work else None
             problems = await connection.fetch(SQL["problems"], execution_id)
             working = await connection.fetch(EXPLAIN["explain_working"], execution_id)
         return view(
             ExecutionDetail,
             row,
             progress=_progress(row),
-            working=[view(ChunkWorker, one) for one in working],
+            working=[view(ChunkWorker, worker) for worker in working],
             seen_per_s=None if pace is None else round(pace, 1),
             eta_at=_eta(row, pace),
             problems=_examples(problems),
@@ -180,38 +148,23 @@ class Executions:
             facts = await execution_evidence(connection, await _row(connection, execution_id))
         return explain_execution(facts)
 
-    # ------------------------------------------------------------------ control
-
     async def pause(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
         """Begin no more chunks of an execution and release none; running chunks end. Twice is harmless.
 
-        Raises:
-            Rejected: ``execution_not_found`` (404); ``execution_ended`` (409). Permanent.
+        As of every action: ``execution_not_found`` (404), and the refusals (409) of the table in :mod:`.states`.
         """
         return await self._act(execution_id, ExecutionAction.PAUSE, caller)
 
     async def resume(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """Resume a paused execution.
-
-        Raises:
-            Rejected: ``execution_not_found`` (404); ``not_paused``, ``execution_ended`` (409). Permanent.
-        """
+        """Resume a paused execution; refused with ``not_paused`` or ``execution_ended``."""
         return await self._act(execution_id, ExecutionAction.RESUME, caller)
 
     async def stop(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """End an execution: ``STOPPED``; actions that it has not released stay unreleased.
-
-        Raises:
-            Rejected: ``execution_not_found`` (404); ``execution_ended`` (409). Permanent.
-        """
+        """End an execution: ``STOPPED``; actions that it has not released stay so. Refused with ``execution_ended``."""
         return await self._act(execution_id, ExecutionAction.STOP, caller)
 
     async def retry(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """Retry a failed execution at the chunks that are not done, with all their attempts.
-
-        Raises:
-            Rejected: ``execution_not_found`` (404); ``not_failed`` (409). Permanent.
-        """
+        """Retry a failed execution at the chunks that are not done, with all their attempts; or ``not_failed``."""
         return await self._act(execution_id, ExecutionAction.RETRY, caller)
 
     async def _act(self, execution_id: int, action: ExecutionAction, caller: Caller) -> ExecutionChange:
@@ -219,7 +172,9 @@ class Executions:
             before = await lock_execution(connection, execution_id)
             if before is None:
                 raise _not_found(execution_id)
-            effect = execution_effect(action, _facts(before))
+            is_releasing = before["chunks_released"] < before["chunks"]
+            facts = ExecutionFacts(ExecutionStatus(before["status"]), before["paused_at"] is not None, is_releasing)
+            effect = execution_effect(action, facts)
             if isinstance(effect, Refused):
                 status = before["status"]
                 raise effect.error(f"execution {execution_id} is {status}", state=status)
@@ -236,14 +191,10 @@ async def _write(connection: Connection, execution_id: int, effect: ExecutionEff
         await connection.execute(SQL["retry"], execution_id)
         await connection.execute(SQL["retry_chunks"], execution_id)
     elif effect.status is not None:
-        await end_executions(connection, [execution_id], str(effect.status), f"{effect.outcome} by {caller.name}")
+        why = f"{effect.outcome} by {caller.name}"
+        await connection.execute(SQL["end_executions"], [execution_id], str(effect.status), why)
     elif effect.is_paused is not None:
         await connection.execute(SQL["pause" if effect.is_paused else "resume"], execution_id)
-
-
-def _facts(row: Any) -> ExecutionFacts:
-    is_releasing = row["chunks_released"] < row["chunks"]
-    return ExecutionFacts(ExecutionStatus(row["status"]), row["paused_at"] is not None, is_releasing=is_releasing)
 
 
 def _state(row: Any) -> dict[str, Any]:
@@ -259,10 +210,6 @@ async def _row(connection: Connection, execution_id: int) -> Any:
 
 def _not_found(execution_id: int) -> Rejected:
     return Rejected("execution_not_found", f"there is no execution {execution_id}", status=404)
-
-
-def _at_work(row: Any) -> bool:
-    return row["status"] == "IN_PROGRESS" and row["paused_at"] is None and row["chunks_done"] > 0
 
 
 def _eta(row: Any, pace: float | None) -> datetime | None:
@@ -283,9 +230,9 @@ def _progress(row: Any) -> float | None:
 
 def _examples(rows: Sequence[Any]) -> list[SkippedClient]:
     found = [
-        SkippedClient(chunk=row["chunk"], problem=str(one.get("problem", "")), client_id=one.get("client_id"))
+        SkippedClient(chunk=row["chunk"], problem=str(problem.get("problem", "")), client_id=problem.get("client_id"))
         for row in rows
-        for one in msgspec.json.decode(row["problems"])
+        for problem in msgspec.json.decode(row["problems"])
     ]
     return found[:PROBLEMS_SHOWN]
 

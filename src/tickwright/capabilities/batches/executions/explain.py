@@ -15,12 +15,15 @@ from tickwright.capabilities.batches.executions.checker import WAITING_MAX, is_f
 from tickwright.capabilities.batches.views import BatchExplanation
 from tickwright.domain.errors import Rejected
 from tickwright.domain.time_texts import instant_text, wait_text
-from tickwright.ports.views import Explanation, Reason
+from tickwright.ports.views import Explanation, Reason, view
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.batches.sql", "explain.sql")
 PRODUCER_ROLE, CONSUMER_ROLE = "scheduler", "campaign-consumer"
+LATE = timedelta(seconds=5)
+"""From this delay on a producer is reported as late."""
+ERROR_CHARS_MAX = 300
 Row = Mapping[str, Any]
 
 
@@ -33,12 +36,7 @@ class LiveProcesses(NamedTuple):
 
 
 class BatchEvidence(NamedTuple):
-    """What is known of one batch.
-
-    Attributes:
-        row: Of ``get_batch``; its ``now`` is the database's clock.
-        slot_at: The occurrence to explain, and ``slot`` its execution or skip.
-    """
+    """The row of ``get_batch``, whose ``now`` is the database's clock; ``slot`` is the execution or skip at a time."""
 
     row: Row
     open: Sequence[Row]
@@ -50,12 +48,10 @@ class BatchEvidence(NamedTuple):
 
 
 class ExecutionEvidence(NamedTuple):
-    """What is known of one execution.
+    """The row of ``get_execution``, and what decides beside it.
 
     Attributes:
-        row: Of ``get_execution``.
         waiting: The first chunk that waits.
-        working: The processes that work on its chunks.
         before: The execution of the same batch that has to end first.
         is_full: So many messages to its destination wait that no actions are added to them.
     """
@@ -69,7 +65,7 @@ class ExecutionEvidence(NamedTuple):
 
 
 async def batch_evidence(connection: Connection, row: Any, slot_at: datetime | None) -> BatchEvidence:
-    """Read what is known of the batch of ``row``."""
+    """Read the evidence about the batch of ``row``."""
     batch_id = row["id"]
     slot = None if slot_at is None else await connection.fetchrow(SQL["explain_slot"], batch_id, slot_at)
     return BatchEvidence(
@@ -84,7 +80,7 @@ async def batch_evidence(connection: Connection, row: Any, slot_at: datetime | N
 
 
 async def execution_evidence(connection: Connection, row: Any) -> ExecutionEvidence:
-    """Read what is known of the execution of ``row``."""
+    """Read the evidence about the execution of ``row``."""
     execution_id = row["id"]
     return ExecutionEvidence(
         row,
@@ -100,43 +96,40 @@ async def _live(connection: Connection, served_by: str) -> LiveProcesses:
     return LiveProcesses(*await connection.fetchrow(SQL["explain_lives"], PRODUCER_ROLE, CONSUMER_ROLE, served_by))
 
 
-LATE = timedelta(seconds=5)
-"""From this delay on a producer is reported as late."""
-_TICK = timedelta(microseconds=1)
-
-
-def explain_batch(known: BatchEvidence) -> BatchExplanation:
+def explain_batch(evidence: BatchEvidence) -> BatchExplanation:
     """Return the chain of reasons for one batch; with a slot that of the occurrence first."""
-    row = known.row
-    reasons = [*_slot(known), *_next(known), *_open(known), *_no_process(known), *_skips(known), *_last(known)]
-    return BatchExplanation(
-        name=row["name"],
-        status=row["status"],
-        next_slot_at=row["next_slot_at"],
-        summary=reasons[0].text,
-        reasons=reasons,
-    )
+    row = evidence.row
+    reasons = [
+        *_slot(evidence),
+        *_next(evidence),
+        *_open(evidence),
+        *_no_process(evidence),
+        *_skips(evidence),
+        *_last(evidence),
+    ]
+    return view(BatchExplanation, row, summary=reasons[0].text, reasons=reasons)
 
 
-def _slot(known: BatchEvidence) -> Iterator[Reason]:
-    at, found = known.slot_at, known.slot
+def _slot(evidence: BatchEvidence) -> Iterator[Reason]:
+    at, found = evidence.slot_at, evidence.slot
     if at is None or found is None:
         return
     shown = instant_text(at)
     if found["id"] is not None:
-        why = f", {found['ended_why']}" if found["ended_why"] else ""
-        yield Reason(
-            "slot_has_execution", f"for {shown} there is execution {found['id']}: it is {found['status']}{why}"
-        )
+        text = f"for {shown} there is execution {found['id']}: it is {found['status']}{_why(found)}"
+        yield Reason("slot_has_execution", text)
     elif found["reason"] is not None:
-        yield Reason(f"slot_skipped_{found['reason']}", f"{shown} was skipped: {_skip(known.row, found)}")
+        yield Reason(f"slot_skipped_{found['reason']}", f"{shown} was skipped: {_skip(evidence.row, found)}")
     else:
-        yield _unnoted(known, at, shown)
+        yield _without_record(evidence.row, at, shown)
 
 
-def _unnoted(known: BatchEvidence, at: datetime, shown: str) -> Reason:
+def _why(row: Row) -> str:
+    return f", {row['ended_why']}" if row["ended_why"] else ""
+
+
+def _without_record(row: Row, at: datetime, shown: str) -> Reason:
     """Return why nothing is written about an occurrence."""
-    row = known.row
     if not _occurs(row, at):
         return Reason("slot_is_none", f"{shown} is no occurrence of its schedule as it is now")
     if at > row["now"]:
@@ -155,8 +148,8 @@ def _occurs(row: Row, at: datetime) -> bool:
         return False
 
 
-def _next(known: BatchEvidence) -> Iterator[Reason]:
-    row, now = known.row, known.row["now"]
+def _next(evidence: BatchEvidence) -> Iterator[Reason]:
+    row, now = evidence.row, evidence.row["now"]
     at: datetime | None = row["next_slot_at"]
     if row["type"] == "MANUAL":
         yield Reason("manual", "it is MANUAL: it runs when it is started")
@@ -172,8 +165,8 @@ def _next(known: BatchEvidence) -> Iterator[Reason]:
         yield Reason("producer_late", f"its occurrence of {instant_text(at)} is due, and no producer has processed it")
 
 
-def _open(known: BatchEvidence) -> Iterator[Reason]:
-    for one in known.open:
+def _open(evidence: BatchEvidence) -> Iterator[Reason]:
+    for one in evidence.open:
         which = f"execution {one['id']} for {instant_text(one['slot_at'])}"
         if one["paused_at"] is not None:
             yield Reason("execution_paused", f"{which} is paused since {instant_text(one['paused_at'])}")
@@ -182,22 +175,21 @@ def _open(known: BatchEvidence) -> Iterator[Reason]:
         elif one["planned_at"] is None:
             yield Reason("execution_planned", f"{which} is being cut into chunks")
         else:
-            yield Reason(
-                "execution_at_work", f"{which} is at work, {one['chunks_done']} of {one['chunks']} chunks done"
-            )
-    if known.open and known.row["type"] == "AUTOMATIC":
+            done = f"{one['chunks_done']} of {one['chunks']} chunks done"
+            yield Reason("execution_at_work", f"{which} is at work, {done}")
+    if evidence.open and evidence.row["type"] == "AUTOMATIC":
         does = {
             "skip": "an occurrence that finds it open is skipped",
             "queue": "further occurrences wait for it",
             "replace": "the next occurrence stops it",
         }
-        yield Reason("overlap", f"{does[known.row['overlap']]} (overlap = {known.row['overlap']})")
+        yield Reason("overlap", f"{does[evidence.row['overlap']]} (overlap = {evidence.row['overlap']})")
 
 
-def _no_process(known: BatchEvidence) -> Iterator[Reason]:
-    if known.row["status"] == "SCHEDULED" and not known.live.producers:
+def _no_process(evidence: BatchEvidence) -> Iterator[Reason]:
+    if evidence.row["status"] == "SCHEDULED" and not evidence.live.producers:
         yield Reason("no_producer", "no live process has the role scheduler, so occurrences get no executions")
-    yield from _no_consumer(known.live, known.row["served_by"])
+    yield from _no_consumer(evidence.live, evidence.row["served_by"])
 
 
 def _no_consumer(live: LiveProcesses, served_by: str) -> Iterator[Reason]:
@@ -217,11 +209,11 @@ def _served(served_by: str) -> str:
     return "an object store; set TICKWRIGHT_OBJECT_STORE"
 
 
-def _skips(known: BatchEvidence) -> Iterator[Reason]:
-    for one in known.skips:
+def _skips(evidence: BatchEvidence) -> Iterator[Reason]:
+    for one in evidence.skips:
         shown = instant_text(one["slot_at"])
         more = f" and {one['slots'] - 1} up to {instant_text(one['until_at'])}" if one["slots"] > 1 else ""
-        yield Reason(f"skipped_{one['reason']}", f"{shown}{more} got no execution: {_skip(known.row, one)}")
+        yield Reason(f"skipped_{one['reason']}", f"{shown}{more} got no execution: {_skip(evidence.row, one)}")
 
 
 def _skip(row: Row, skip: Row) -> str:
@@ -231,10 +223,10 @@ def _skip(row: Row, skip: Row) -> str:
     return f"it was found at {at}, later than misfire_grace allows (misfire = {row['misfire']})"
 
 
-def _last(known: BatchEvidence) -> Iterator[Reason]:
-    last = known.last
+def _last(evidence: BatchEvidence) -> Iterator[Reason]:
+    last = evidence.last
     if last is None:
-        if not known.open:
+        if not evidence.open:
             yield Reason("never_executed", "it has not been executed yet")
         return
     at = "" if last["finished_at"] is None else f" at {instant_text(last['finished_at'])}"
@@ -243,28 +235,18 @@ def _last(known: BatchEvidence) -> Iterator[Reason]:
         retry = f"tickwright executions retry {last['id']} goes on where it failed"
         yield Reason("last_failed", f"{which} failed{at}: {last['error_message']} ({last['error_code']}); {retry}")
     else:
-        why = f", {last['ended_why']}" if last["ended_why"] else ""
-        yield Reason("last_ended", f"{which} ended as {last['status']}{at}{why}")
+        yield Reason("last_ended", f"{which} ended as {last['status']}{at}{_why(last)}")
 
 
-OPEN = frozenset({"NEW", "IN_PROGRESS"})
-ERROR_CHARS_MAX = 300
-
-
-def explain_execution(known: ExecutionEvidence) -> Explanation:
+def explain_execution(evidence: ExecutionEvidence) -> Explanation:
     """Return the chain of reasons for one execution."""
-    row = known.row
-    if row["status"] in OPEN:
-        reasons = [
-            *_paused(row),
-            *_before(known),
-            *_later(row),
-            *_work(known),
-            *_no_consumer(known.live, known.row["served_by"]),
-        ]
+    row = evidence.row
+    if row["status"] in {"NEW", "IN_PROGRESS"}:
+        no_consumer = _no_consumer(evidence.live, row["served_by"])
+        reasons = [*_paused(row), *_before(evidence), *_later(row), *_work(evidence), *no_consumer]
     else:
-        reasons = [*_ended(row), *_paused(row), *_release(known)]
-    reasons += _blocked(known)
+        reasons = [*_ended(row), *_paused(row), *_release(evidence)]
+    reasons += _blocked(evidence)
     return Explanation(row["id"], row["status"], reasons[0].text, reasons)
 
 
@@ -274,13 +256,12 @@ def _paused(row: Row) -> Iterator[Reason]:
         yield Reason("paused", f"it is paused since {since}; tickwright executions resume {row['id']} lets it go on")
 
 
-def _before(known: ExecutionEvidence) -> Iterator[Reason]:
-    before = known.before
-    if before is not None and known.row["status"] == "NEW":
+def _before(evidence: ExecutionEvidence) -> Iterator[Reason]:
+    before = evidence.before
+    if before is not None and evidence.row["status"] == "NEW":
         does = "is at work" if before["status"] == "IN_PROGRESS" else "is older and comes first"
-        yield Reason(
-            "waits_for_execution", f"execution {before['id']} of {known.row['name']} {does}; one at a time works"
-        )
+        text = f"execution {before['id']} of {evidence.row['name']} {does}; one at a time works"
+        yield Reason("waits_for_execution", text)
 
 
 def _later(row: Row) -> Iterator[Reason]:
@@ -290,35 +271,33 @@ def _later(row: Row) -> Iterator[Reason]:
         yield Reason("later", f"it is tried again in {wait_text(row['due_at'] - row['now'])}{tried}{error}")
 
 
-def _work(known: ExecutionEvidence) -> Iterator[Reason]:
-    row, now = known.row, known.row["now"]
+def _work(evidence: ExecutionEvidence) -> Iterator[Reason]:
+    row, now = evidence.row, evidence.row["now"]
     if row["status"] == "NEW":
         yield Reason("due", f"the next free consumer claims it; it is NEW since {instant_text(row['created_at'])}")
         return
     if row["planned_at"] is None:
         yield Reason("planned", "its members are counted and cut into chunks")
         return
-    progress = (
-        f"{row['chunks_done']} of {row['chunks']} chunks are done, {row['seen']} of {row['members']} members read"
-    )
-    yield Reason("at_work", progress)
-    for one in known.working:
+    done = f"{row['chunks_done']} of {row['chunks']} chunks are done"
+    yield Reason("at_work", f"{done}, {row['seen']} of {row['members']} members read")
+    for one in evidence.working:
         since = instant_text(one["since"])
         yield Reason("working", f"{one['worker']} works on {one['chunks']} of them, on the first since {since}")
-    if row["next_chunk_at"] > now and known.waiting is not None:
+    if row["next_chunk_at"] > now and evidence.waiting is not None:
         yield Reason("rate", f"its rate lets the next chunk begin in {wait_text(row['next_chunk_at'] - now)}")
-    yield from _waiting(known)
+    yield from _waiting(evidence)
     yield from _refused(row)
 
 
-def _waiting(known: ExecutionEvidence) -> Iterator[Reason]:
-    chunk, now = known.waiting, known.row["now"]
+def _waiting(evidence: ExecutionEvidence) -> Iterator[Reason]:
+    chunk, now = evidence.waiting, evidence.row["now"]
     if chunk is None:
         return
     which = f"chunk {chunk['number']}"
     if chunk["due_at"] > now:
-        said = [str(one.get("problem", "")) for one in msgspec.json.decode(chunk["problems"] or "[]")]
-        error = f"; the last error: {said[0][:ERROR_CHARS_MAX]}" if said else ""
+        problems = [str(problem.get("problem", "")) for problem in msgspec.json.decode(chunk["problems"] or "[]")]
+        error = f"; the last error: {problems[0][:ERROR_CHARS_MAX]}" if problems else ""
         wait = wait_text(chunk["due_at"] - now)
         yield Reason("chunk_later", f"{which} failed {chunk['tries']} times and is tried again in {wait}{error}")
     if chunk["lost"]:
@@ -331,24 +310,23 @@ def _ended(row: Row) -> Iterator[Reason]:
         yield Reason("failed", f"it failed at {at}: {row['error_message']} ({row['error_code']})")
         left = row["chunks"] - row["chunks_done"]
         what = f"with the {left} chunks that are not done" if row["chunks"] else "from the beginning"
-        yield Reason(
-            "can_be_retried", f"tickwright executions retry {row['id']} goes on {what}; nothing else is redone"
-        )
+        text = f"tickwright executions retry {row['id']} goes on {what}; nothing else is redone"
+        yield Reason("can_be_retried", text)
     elif row["status"] == "FINISHED":
         text = f"it finished at {at}: {row['seen']} members read, {row['selected']} selected, {row['actions']} actions"
         yield Reason("finished", text)
     else:
-        why = f", {row['ended_why']}" if row["ended_why"] else ""
-        yield Reason(row["status"].lower(), f"it ended at {at}{why}; what was not released then stays unreleased")
+        text = f"it ended at {at}{_why(row)}; what was not released then stays unreleased"
+        yield Reason(row["status"].lower(), text)
 
 
-def _release(known: ExecutionEvidence) -> Iterator[Reason]:
-    row = known.row
+def _release(evidence: ExecutionEvidence) -> Iterator[Reason]:
+    row = evidence.row
     left = row["actions"] - row["released"]
     yield from _refused(row)
     if row["status"] == "FINISHED" and row["chunks_released"] < row["chunks"]:
         wait = row["next_release_at"] - row["now"]
-        paced = wait.total_seconds() > 0 and row["error_code"] != "not_released" and not known.is_full
+        paced = wait.total_seconds() > 0 and row["error_code"] != "not_released" and not evidence.is_full
         pace = f"; its rate lets the next ones leave in {wait_text(wait)}" if paced else ""
         yield Reason("releasing", f"{left} of its {row['actions']} actions have not left yet{pace}")
     elif left > 0:
@@ -358,11 +336,11 @@ def _release(known: ExecutionEvidence) -> Iterator[Reason]:
         yield Reason("released", f"all of its {row['actions']} actions have left")
 
 
-def _blocked(known: ExecutionEvidence) -> Iterator[Reason]:
+def _blocked(evidence: ExecutionEvidence) -> Iterator[Reason]:
     """Yield what delays actions that may leave."""
-    if known.row["is_releasing"] and not known.live.producers:
+    if evidence.row["is_releasing"] and not evidence.live.producers:
         yield Reason("no_checker", "no live process has the role scheduler: its actions do not leave")
-    if known.is_full:
+    if evidence.is_full:
         text = f"more than {WAITING_MAX:,} messages to its destination wait in the outbox, so its actions do not leave"
         yield Reason("destination_full", f"{text}; tickwright outbox destinations says why they wait")
 

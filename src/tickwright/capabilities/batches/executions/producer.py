@@ -30,17 +30,9 @@ _TICK = timedelta(microseconds=1)
 _log = structlog.get_logger("tickwright.batches")
 
 
-# ---------------------------------------------------------------------------------------------- decision
-
-
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policies of a batch for slots that are late or find an execution open.
-
-    Attributes:
-        misfire_max: Of ``all``: the newest so many.
-        grace: Slots that are not older are on time.
-    """
+    """The policies of a batch for slots that are late (older than ``grace``) or find an execution open."""
 
     overlap: Literal["skip", "queue", "replace"] = "skip"
     misfire: Literal["one", "all", "none"] = "one"
@@ -58,12 +50,9 @@ class Skip(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What the producer writes.
+    """What the producer writes: slots that get an execution, ascending, and the next slot to decide about.
 
-    Attributes:
-        new: Slots that get an execution, ascending.
-        is_replacing: Whether open executions end first.
-        next_slot_at: The next slot to decide about; ``None`` when there is none.
+    Open executions end first where it ``is_replacing``.
     """
 
     new: tuple[datetime, ...]
@@ -73,14 +62,7 @@ class Decision(NamedTuple):
 
 
 def decide(recurrence: Recurrence, first: datetime, now: datetime, policies: Policies, *, is_open: bool) -> Decision:
-    """Decide about the occurrences from ``first`` up to ``now``.
-
-    Args:
-        recurrence: When the batch occurs.
-        first: The oldest occurrence that is not decided.
-        now: By the database's clock.
-        policies: Of the batch.
-        is_open: Whether an execution of the batch is open.
+    """Decide about the occurrences from ``first``, the oldest one that is not decided, up to ``now``.
 
     Invariants:
         OCC-1: every occurrence is in ``new`` or in a skip, once.
@@ -117,14 +99,8 @@ def _without_overlap(wanted: list[datetime], policies: Policies, skips: list[Ski
     return new
 
 
-# ---------------------------------------------------------------------------------------------- loop
-
-
 class Producer:
-    """The round of a loop under the lease ``campaign-producer``.
-
-    Args:
-        at_once: Batches in one round's transaction, above 0.
+    """The round of a loop under the lease ``campaign-producer``; ``at_once`` batches are in one transaction.
 
     Invariants:
         BPR-1: one execution per batch and slot, also beside other producers.
@@ -172,17 +148,12 @@ async def _write(connection: Connection, decisions: dict[int, Decision]) -> int:
     if replaced:
         await connection.execute(SQL["end_open"], replaced)
     new = [(batch_id, slot_at) for batch_id, decision in decisions.items() for slot_at in decision.new]
-    made = await connection.fetch(SQL["put_executions"], [one for one, _ in new], [slot_at for _, slot_at in new])
-    skips = [(batch_id, skip) for batch_id, decision in decisions.items() for skip in decision.skips]
+    ids, slots = [batch_id for batch_id, _ in new], [slot_at for _, slot_at in new]
+    made = await connection.fetch(SQL["put_executions"], ids, slots)
+    skips = [(batch_id, *skip) for batch_id, decision in decisions.items() for skip in decision.skips]
     if skips:
-        await connection.execute(
-            SQL["put_skips"],
-            [batch_id for batch_id, _ in skips],
-            [skip.slot_at for _, skip in skips],
-            [skip.until_at for _, skip in skips],
-            [skip.slots for _, skip in skips],
-            [skip.reason for _, skip in skips],
-        )
-    nexts = [decision.next_slot_at for decision in decisions.values()]
-    await connection.execute(SQL["move_slots"], [*decisions], nexts)
+        await connection.execute(SQL["put_skips"], *map(list, zip(*skips, strict=True)))
+    await connection.execute(
+        SQL["move_slots"], [*decisions], [decision.next_slot_at for decision in decisions.values()]
+    )
     return len(made)

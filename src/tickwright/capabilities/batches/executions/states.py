@@ -35,7 +35,7 @@ class BatchStatus(StrEnum):
 
 
 class ExecutionStatus(StrEnum):
-    """Where an execution is."""
+    """The status of an execution."""
 
     NEW = "NEW"
     IN_PROGRESS = "IN_PROGRESS"
@@ -102,8 +102,7 @@ class BatchFacts(NamedTuple):
 
     Attributes:
         type: Of an edit: the new one.
-        is_open: Whether an execution of it is open.
-        is_releasing: Whether one is finished, and some of what it decided is not released.
+        is_releasing: Whether an execution is finished, and some of what it decided is not released.
         is_same: Of an edit: whether the definition stays the same.
         has_next: Whether its calendar has an occurrence left.
     """
@@ -123,11 +122,7 @@ class BatchFacts(NamedTuple):
 
 
 class ExecutionFacts(NamedTuple):
-    """The facts that decide about an execution.
-
-    Attributes:
-        is_releasing: It is finished, and some of what it decided is not released.
-    """
+    """The facts that decide about an execution; ``is_releasing`` as of a batch."""
 
     status: ExecutionStatus
     is_paused: bool = False
@@ -141,12 +136,7 @@ class ExecutionFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The refusal of an action.
-
-    Attributes:
-        code: Of the error; ``{noun}`` is the noun of the kind of batch.
-        advice: What to do instead.
-    """
+    """The refusal of an action: the error's code, in which ``{noun}`` is the kind of batch, and what to do instead."""
 
     code: str
     advice: str
@@ -317,8 +307,8 @@ def states_text() -> str:
 
 def _diagram() -> Iterator[str]:
     yield from ("```mermaid", "stateDiagram-v2", "    [*] --> NEW : an occurrence, start")
-    for old, news in TRANSITIONS.items():
-        for new, why in news.items():
+    for old, targets in TRANSITIONS.items():
+        for new, why in targets.items():
             yield f"    {old} --> {new} : {why}"
     yield "```"
 
@@ -333,12 +323,9 @@ def _table(what: str, rules: Sequence[Rule[Any]]) -> Iterator[str]:
 def _condition(name: str, values: frozenset[Any]) -> str:
     if name in _YES_NO:
         return _YES_NO[name][0 if True in values else 1]
-    words = " ".join(f"`{value}`" for value in _in_order(values))
-    return words if name in {"type", "status"} else f"{name} {words}"
-
-
-def _in_order(values: frozenset[StrEnum]) -> list[StrEnum]:
-    return [member for member in type(next(iter(values))) if member in values]
+    members: type[StrEnum] = type(next(iter(values)))
+    names = " ".join(f"`{member}`" for member in members if member in values)
+    return names if name in {"type", "status"} else f"{name} {names}"
 
 
 def _effect_text(effect: Any) -> str:

@@ -36,11 +36,7 @@ COMPILED_MAX = 256
 
 
 class CampaignWork:
-    """Implements :class:`tickwright.ports.batches.BatchWork`.
-
-    Args:
-        audiences: That this process can read.
-    """
+    """Implements :class:`tickwright.ports.batches.BatchWork`."""
 
     def __init__(self, audiences: Audiences, *, probe: Probe = NO_PROBE) -> None:
         self._audiences, self._probe = audiences, probe
@@ -92,13 +88,7 @@ Plan = Callable[["BatchRun"], AsyncIterator[Any]]
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """One execution, as a plan sees it.
-
-    Attributes:
-        batch: Its name.
-        slot_at: The occurrence that it is for; of one started by hand, the moment of that.
-        version: Of the definition that it began with.
-    """
+    """One execution, as a plan sees it; ``slot_at`` is its occurrence, or when it was started by hand."""
 
     batch: str
     execution_id: int
@@ -205,11 +195,7 @@ class BatchChunk:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredBatch:
-    """A batch of ``@app.batch``, checked.
-
-    Attributes:
-        plan: Cuts it where it has no audience; without both it is one chunk.
-    """
+    """A batch of ``@app.batch``, checked. A plan cuts it where it has no audience; without both it is one chunk."""
 
     name: str
     draft: Draft
@@ -224,11 +210,7 @@ class BatchRegistry:
         self._batches: dict[str, DeclaredBatch] = {}
 
     def add(self, batch: DeclaredBatch) -> None:
-        """Register a batch.
-
-        Raises:
-            Rejected: ``duplicate_batch``. Permanent.
-        """
+        """Register a batch; a second one of a name is rejected: ``duplicate_batch``."""
         if batch.name in self._batches:
             raise Rejected("duplicate_batch", f"two functions for batch {batch.name!r}")
         self._batches[batch.name] = batch
@@ -261,10 +243,10 @@ class ProgramWork:
 
     async def work(self, chunk: OpenChunk) -> None:
         """Call the function, and complete the chunk where it has not done so itself."""
-        given = BatchChunk(chunk, self._audiences)
-        await self._batch.function(given)
+        batch_chunk = BatchChunk(chunk, self._audiences)
+        await self._batch.function(batch_chunk)
         if not chunk.is_completed:
-            async with given.transaction():
+            async with batch_chunk.transaction():
                 pass
 
 
@@ -279,12 +261,7 @@ def _run(run: Run) -> BatchRun:
 
 
 class ProcessWorks:
-    """The work that this process can do: campaigns whose audience it can read, and the batches of its program.
-
-    Args:
-        sources: Names of its sources.
-        programs: Of its program.
-    """
+    """The work that this process can do: campaigns whose audience it can read, and the batches of its program."""
 
     def __init__(self, sources: Iterable[str], audiences: Audiences, programs: BatchRegistry) -> None:
         self._audiences, self._programs = audiences, programs

@@ -14,7 +14,7 @@ invalid_literal        a time, duration, zone or pattern that would fail for eve
 ====================== ==================================================================================
 """
 
-from tickwright.capabilities.batches.expressions.bounds import TEXT_CHARS_MAX
+from tickwright.capabilities.batches.expressions.allowed import TEXT_CHARS_MAX
 from tickwright.capabilities.batches.expressions.compiling import compile_expression
 from tickwright.capabilities.batches.expressions.judging import Expression
 from tickwright.capabilities.batches.expressions.problems import Problem, explain_problem

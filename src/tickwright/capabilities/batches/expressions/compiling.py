@@ -8,12 +8,18 @@ literals is not promoted, because ``7 / 2`` would become another number.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tickwright.capabilities.batches.expressions import library
-from tickwright.capabilities.batches.expressions.allowed import GETTERS, check_allowed
-from tickwright.capabilities.batches.expressions.bounds import JOINS_MAX, check_size, check_text, is_field
+from tickwright.capabilities.batches.expressions.allowed import (
+    GETTERS,
+    JOINS_MAX,
+    check_allowed,
+    check_size,
+    check_text,
+    is_field,
+)
 from tickwright.capabilities.batches.expressions.judging import Expression
 from tickwright.capabilities.batches.expressions.library import NOW
 from tickwright.capabilities.batches.expressions.problems import Problem, refused
@@ -56,30 +62,16 @@ _FIELD = re.compile(rf"client{_BLANK}\.{_BLANK}`?\w+`?")
 _COMPARED = frozenset(["_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"])
 _COMPUTED = frozenset(["_+_", "_-_", "_*_", "_/_"])
 _KEPT = frozenset(["_+_", "_-_", "_*_", "-_", "_?_:_"])
-_GIVES = {
-    "size": "int",
-    "timestamp": "timestamp",
-    "duration": "duration",
-    "int": "int",
-    "double": "double",
-    "string": "string",
-}
-_GIVES |= dict.fromkeys(GETTERS, "int")
+_GIVES = {name: name for name in ("timestamp", "duration", "int", "double", "string")}
+_GIVES |= dict.fromkeys(("size", *GETTERS), "int")
 EXACT_MAX = 2**53
 
 
-class Promoted(NamedTuple):
-    """The patches of the literals, and the mistakes that prevent some."""
-
-    patches: list[Patch]
-    problems: list[Problem]
-
-
-def promote(tree: Tree, text: str, fields: Mapping[str, FieldType]) -> Promoted:
-    """Return the patches of the integer literals beside doubles in a parsed and allowed tree."""
+def promote(tree: Tree, text: str, fields: Mapping[str, FieldType]) -> tuple[list[Patch], list[Problem]]:
+    """Return the patches of the integer literals beside doubles in a parsed and allowed tree, and the mistakes."""
     reader = _Reader(tree, text, fields)
     reader.type_of(tree.root)
-    return Promoted(sorted(reader.patches.values()), reader.problems)
+    return sorted(reader.patches.values()), reader.problems
 
 
 def instants_read(tree: Tree, text: str, fields: Mapping[str, FieldType]) -> list[Patch]:
@@ -149,31 +141,32 @@ class _Reader:
             return "" if len(set(kinds)) > 1 and instants & set(kinds) else kinds[0]
         for part, kind in zip(parts, kinds, strict=True):
             if kind == "int" and _is_literal(part):
-                self._each(part, self._patch)
+                self._patch(part)
         return "double"
 
-    def _each(self, node: Node, do: Callable[[Node], None]) -> None:
-        if node.kind == "value":
-            do(node)
-        for part in node.parts[1:] if node.word == "_?_:_" else node.parts:
-            self._each(part, do)
-
     def _patch(self, literal: Node) -> None:
+        for part in _operands(literal):
+            self._patch(part)
+        if literal.kind != "value":
+            return
         at = self._tree.at(literal)
         number = _NUMBER.match(self._text, at)
         assert number is not None  # noqa: S101  # CEL found it there
         value = abs(literal.value)
         if value > EXACT_MAX and int(float(value)) != value:
-            said = f"no double is exactly {value}; the nearest is {int(float(value))}"
-            self.problems.append(Problem("invalid_literal", at, said))
+            message = f"no double is exactly {value}; the nearest is {int(float(value))}"
+            self.problems.append(Problem("invalid_literal", at, message))
         self.patches[literal.id] = Patch(number.start(1), number.end(1), f"{value}.0")
 
 
 def _is_literal(node: Node) -> bool:
     if node.kind == "value":
         return node.word == "int"
-    parts = node.parts[1:] if node.word == "_?_:_" else node.parts
-    return node.kind == "call" and node.word in _KEPT and all(map(_is_literal, parts))
+    return node.kind == "call" and node.word in _KEPT and all(map(_is_literal, _operands(node)))
+
+
+def _operands(node: Node) -> tuple[Node, ...]:
+    return node.parts[1:] if node.word == "_?_:_" else node.parts
 
 
 _LISTS = frozenset(f"list({kind})" for kind in ("int", "double", "string", "bool", "timestamp", "duration"))
@@ -193,7 +186,10 @@ def compile_expression(text: str, fields: Mapping[str, FieldType]) -> Expression
         EXP-2: places always refer to ``text``, also for a promoted literal.
     """
     _raise(text, check_text(text))
-    tree = _parsed(text)
+    try:
+        tree = library.parse(text)
+    except library.Unreadable as error:
+        raise refused(text, error.problems[:1]) from None  # after the first mistake the parser guesses
     _raise(text, list(check_size(tree)))
     _raise(text, list(check_allowed(tree, fields)))
     patches, problems = promote(tree, text, fields)
@@ -206,16 +202,9 @@ def compile_expression(text: str, fields: Mapping[str, FieldType]) -> Expression
     _raise(text, _placed_back(list(_check_lists(checked)), patches))
     kind = checked.types.get(checked.root.id, "nothing")
     if kind != "bool":
-        said = f"this is of type {kind}; an expression says true or false"
-        _raise(text, [Problem("expression_not_boolean", tree.at(tree.root), said)])
+        message = f"this is of type {kind}; an expression says true or false"
+        _raise(text, [Problem("expression_not_boolean", tree.at(tree.root), message)])
     return Expression(fields, program, checked, patched(text, sorted([*patches, *instants_read(tree, text, fields)])))
-
-
-def _parsed(text: str) -> Tree:
-    try:
-        return library.parse(text)
-    except library.Unreadable as error:
-        raise refused(text, error.problems[:1]) from None  # after the first mistake the parser guesses
 
 
 def _check_lists(tree: Tree) -> Iterator[Problem]:

@@ -59,7 +59,7 @@ class Expression:
 
     def sql(self, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
         """Return the same condition in SQL; ``None`` when it could differ in some case."""
-        return translate(self._tree, dialect, column, now)
+        return _translate(self._tree, dialect, column, now)
 
     def judge(self, values: Mapping[str, Any], now: datetime) -> Verdict:
         """Judge one client; some 300,000 per second.
@@ -68,10 +68,10 @@ class Expression:
             Rejected: ``not_judged``, with the reason and no value. Permanent for this client.
         """
         data = {}
-        for name, known in self._variables:
+        for name, variable_name in self._variables:
             value = values.get(name)
             if value is not None:
-                data[known] = value
+                data[variable_name] = value
         if self._reads_now:
             data[NOW] = now
         for name in self._texts:
@@ -89,10 +89,8 @@ class Expression:
 
     @cached_property
     def _exact(self) -> cel.Expression:
-        kinds: dict[str, FieldType] = {
-            name: "string" if kind == "timestamp" else kind for name, kind in self._used.items()
-        }
-        return library.check(self._exact_text, kinds, now="string")[0]
+        texts: dict[str, FieldType] = {name: "string" for name, kind in self._used.items() if kind == "timestamp"}
+        return library.check(self._exact_text, self._used | texts, now="string")[0]
 
     def _decide(self, program: cel.Expression, data: dict[str, Any]) -> Verdict:
         try:
@@ -112,24 +110,16 @@ def _is_near(at: datetime | None) -> bool:
     return at is None or _NEAR_FROM <= at.year < _NEAR_BELOW
 
 
-def _not_judged(said: str) -> Rejected:
+def _not_judged(error: str) -> Rejected:
     """Return the refusal of a client; quoted parts are removed, because they may be its data."""
-    reason = next((ours for theirs, ours in _REASONS.items() if theirs in said), None)
-    return Rejected("not_judged", reason or _QUOTED.sub("…", said.partition(": ")[2] or said)[:200])
+    reason = next((ours for theirs, ours in _REASONS.items() if theirs in error), None)
+    return Rejected("not_judged", reason or _QUOTED.sub("…", error.partition(": ")[2] or error)[:200])
 
-
-# The same condition in SQL, from the tree that CEL checked: only nodes that cannot fail and have the same meaning.
-#
-# Values are bound, never written into the text. Differences are corrected: texts compare by code points, NaN is not the
-# greatest number, NULL is unknown on both sides. Not translated: arithmetic, conversions except ``double(client.INT)``,
-# regular expressions, parts of a time, literals finer than a microsecond, and texts with a NUL, which PostgreSQL cannot
-# store. ``now - client.at > duration("1h")`` is not translated, because CEL fails beyond 292 years; ``client.at < now -
-# duration("1h")`` is.
 
 _SQL = load("tickwright.capabilities.batches.sql", "expressions.sql")
 DIALECTS: frozenset[Dialect] = frozenset({"postgresql", "duckdb"})
 """SQLite has no lists, instants or NaN."""
-_Q = {name: text.partition("\n")[2] for name, text in _SQL.items()}
+_TEMPLATES = {name: text.partition("\n")[2] for name, text in _SQL.items()}
 _SIGNS = {"_==_": "=", "_!=_": "<>", "_<_": "<", "_<=_": "<=", "_>_": ">", "_>=_": ">="}
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _TYPES = {
@@ -143,8 +133,14 @@ _TEXTS = {"startsWith": "starts", "endsWith": "ends", "contains": "contains"}
 _PLAIN = {"_&&_": "both", "_||_": "either", "!_": "negated", "_?_:_": "chosen", "size": "size", "double": "doubled"}
 
 
-def translate(tree: Tree, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
+def _translate(tree: Tree, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
     """Return a checked tree as SQL, or ``None`` when the SQL could differ for some client.
+
+    Values are bound. Only nodes that cannot fail and have the same meaning are translated. Differences are corrected:
+    texts compare by code points, NaN is not the greatest number, NULL is unknown on both sides. Not translated:
+    arithmetic, conversions except ``double(client.INT)``, regular expressions, parts of a time, literals finer than a
+    microsecond, and texts with a NUL, which PostgreSQL cannot store. ``now - client.at > duration("1h")`` is not
+    translated, because CEL fails beyond 292 years; ``client.at < now - duration("1h")`` is.
 
     Invariants:
         EXP-3: for every client the SQL is true, false or NULL when :meth:`.Expression.judge` returns selected, not, or
@@ -191,7 +187,7 @@ class _Writer:
         if not self._is_plain(node):
             raise _Other
         words = ("condition", "left", "right") if len(parts) == 3 else ("left", "right")
-        return _Q[_PLAIN[node.word]].format(**dict(zip(words, map(self.write, parts), strict=False)))
+        return _TEMPLATES[_PLAIN[node.word]].format(**dict(zip(words, map(self.write, parts), strict=False)))
 
     def _is_plain(self, node: Node) -> bool:
         first = node.parts[0]
@@ -202,15 +198,19 @@ class _Writer:
         return node.word in _PLAIN
 
     def _typed(self, sql: str, kind: str | None) -> str:
-        return _Q["text"].format(left=sql) if kind == "string" else sql
+        return _TEMPLATES["text"].format(left=sql) if kind == "string" else sql
 
     def _bound(self, value: Any, kind: str | None) -> str:
-        values = value if isinstance(value, list) else [value]
-        if kind is None or any(isinstance(one, str) and "\0" in one for one in values):
+        if kind is None:
+            raise _Other
+        return _TEMPLATES["bound"].format(value=f":{self._put(value)}", type=kind)
+
+    def _put(self, value: Any) -> str:
+        if any(isinstance(item, str) and "\0" in item for item in (value if isinstance(value, list) else [value])):
             raise _Other
         name = f"e{len(self.values)}"
         self.values[name] = value
-        return _Q["bound"].format(value=f":{name}", type=kind)
+        return name
 
     def _compared(self, node: Node) -> str:
         sign, (left, right) = _SIGNS[node.word], node.parts
@@ -219,39 +219,36 @@ class _Writer:
             return self._compared_doubles(left, sign, right)
         if kind not in _TYPES or self._types.get(right.id) != kind:
             raise _Other
-        return _Q["compared"].format(left=self.write(left), sign=sign, right=self.write(right))
+        return _TEMPLATES["compared"].format(left=self.write(left), sign=sign, right=self.write(right))
 
     def _compared_doubles(self, left: Node, sign: str, right: Node) -> str:
         """Compare doubles. Operands are repeated in the text, so only short ones are translated."""
         for side in (left, right):
             if not (side.kind in {"value", "name"} or side.word == "double"):
                 raise _Other
-        one, other = self.write(left), self.write(right)
-        if not (_is_field(left) or _is_field(right)):
-            return _Q["compared"].format(left=one, sign=sign, right=other)
-        if right.kind != "value" and left.kind != "value":
-            unequal = "TRUE" if sign == "<>" else "FALSE"
-            return _Q["compared_doubles"].format(left=one, sign=sign, right=other, unequal=unequal)
-        number, towards = (one, sign) if _is_field(left) else (other, _MIRRORED[sign])
-        text = _Q["compared_below" if towards in {">", ">="} else "compared"]
-        return text.format(left=one, sign=sign, right=other, number=number)
+        name, more = "compared", {"left": self.write(left), "sign": sign, "right": self.write(right)}
+        if right.kind != "value" and left.kind != "value" and (_is_field(left) or _is_field(right)):
+            name, more["unequal"] = "compared_doubles", "TRUE" if sign == "<>" else "FALSE"
+        elif _is_field(left) or _is_field(right):
+            more["number"], towards = (more["left"], sign) if _is_field(left) else (more["right"], _MIRRORED[sign])
+            name = "compared_below" if towards in {">", ">="} else "compared"
+        return _TEMPLATES[name].format(**more)
 
     def _among(self, left: Node, listed: Node) -> str:
         kind = self._types.get(left.id, "")
-        if kind not in _TYPES or any(self._types.get(one.id) != kind for one in listed.parts):
+        if kind not in _TYPES or any(self._types.get(item.id) != kind for item in listed.parts):
             raise _Other
-        values = [self._instant(one) if kind == "timestamp" else _literal(one) for one in listed.parts]
-        name = f"e{len(self.values)}"
-        self.values[name] = values
-        if any(isinstance(one, str) and "\0" in one for one in values):
+        if kind != "timestamp" and any(item.kind != "value" for item in listed.parts):
             raise _Other
-        return _Q["among"].format(left=self.write(left), values=f":{name}", type=_TYPES[kind])
+        values = [self._instant(item) if kind == "timestamp" else item.value for item in listed.parts]
+        name = self._put(values)
+        return _TEMPLATES["among"].format(left=self.write(left), values=f":{name}", type=_TYPES[kind])
 
     def _about_text(self, node: Node) -> str:
         if len(node.parts) != 2 or node.parts[1].kind != "value":
             raise _Other
         left, right = self.write(node.parts[0]), self.write(node.parts[1])
-        return _Q[_TEXTS[node.word]].format(left=left, right=right)
+        return _TEMPLATES[_TEXTS[node.word]].format(left=left, right=right)
 
     def _instant(self, node: Node) -> datetime:
         """Return an instant that is the same for every client."""
@@ -259,23 +256,17 @@ class _Writer:
             return self._now
         parts = node.parts
         if node.word == "timestamp" and len(parts) == 1 and isinstance(parts[0].value, str):
-            known = read_instant(parts[0].value)[1]
-            if known is not None:
-                return known
+            instant = read_instant(parts[0].value)[1]
+            if instant is not None:
+                return instant
         if node.word in {"_+_", "_-_"}:
             base, span = parts if parts[1].word == "duration" else parts[::-1]
             if span.word == "duration" and isinstance(span.parts[0].value, str):
-                known = moved(self._instant(base), span.parts[0].value, is_later=node.word == "_+_")
-                if known is not None:
-                    return known
+                instant = moved(self._instant(base), span.parts[0].value, is_later=node.word == "_+_")
+                if instant is not None:
+                    return instant
         raise _Other
 
 
 def _is_field(node: Node) -> bool:
     return node.kind == "name" and node.word != NOW
-
-
-def _literal(node: Node) -> Any:
-    if node.kind != "value":
-        raise _Other
-    return node.value

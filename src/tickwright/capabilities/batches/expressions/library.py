@@ -10,22 +10,15 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cel_expr_python import cel
 
-from tickwright.capabilities.batches.expressions.bounds import too_deep
-from tickwright.capabilities.batches.expressions.problems import Problem, is_too_deep, read_errors
+from tickwright.capabilities.batches.expressions.problems import Problem, read_errors
 from tickwright.capabilities.batches.expressions.tree import Tree, read_tree
 from tickwright.ports.batches import FieldType
 
-_TYPES = {
-    "int": cel.Type.INT,
-    "double": cel.Type.DOUBLE,
-    "string": cel.Type.STRING,
-    "bool": cel.Type.BOOL,
-    "timestamp": cel.Type.TIMESTAMP,
-}
+_TYPES = {name: getattr(cel.Type, name.upper()) for name in get_args(FieldType)}
 NOW = "now"
 _SYSTEM_ZONES = Path("/usr/share/zoneinfo")
 
@@ -79,8 +72,7 @@ def _compiled(env: cel.Env, text: str, *, is_checked: bool) -> tuple[cel.Express
     try:
         program = env.compile(text, disable_check=not is_checked)
     except RuntimeError as error:
-        said = str(error)
-        raise Unreadable([too_deep(text)] if is_too_deep(said) else read_errors(said, text)) from None
+        raise Unreadable(read_errors(str(error), text)) from None
     return program, read_tree(program.serialize())
 
 
@@ -136,10 +128,8 @@ def is_span(text: str) -> bool:
 def moved(at: datetime, span: str, *, is_later: bool) -> datetime | None:
     """Return ``at`` plus or minus ``duration(span)``; ``None`` when CEL fails or the span has no whole microseconds."""
     value = _constant("duration", a=span)
-    if (
-        not isinstance(value, timedelta)
-        or _constant("durations", a=span, b=f"{value // timedelta(microseconds=1)}us") is not True
-    ):
+    whole = f"{value // timedelta(microseconds=1)}us" if isinstance(value, timedelta) else None
+    if whole is None or _constant("durations", a=span, b=whole) is not True:
         return None
     made = _constant("later" if is_later else "earlier", a=spelled(at), b=span)
     return made if isinstance(made, datetime) else None
@@ -147,5 +137,4 @@ def moved(at: datetime, span: str, *, is_later: bool) -> datetime | None:
 
 def spelled(at: datetime) -> str:
     """Return an instant as a text that CEL reads without loss; one without a zone is UTC."""
-    known = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return known.astimezone(UTC).isoformat()
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).isoformat()

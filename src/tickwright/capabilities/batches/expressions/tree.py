@@ -63,22 +63,25 @@ def fields_of(message: bytes) -> Iterator[Field]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value, shift = message[at], 7
-    at += 1
-    if value < 0x80:
-        return value, at
-    value &= 0x7F
+    value = shift = 0
     while True:
         byte = message[at]
         value |= (byte & 0x7F) << shift
-        at += 1
+        at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
-        shift += 7
 
 
 Kind = Literal["value", "name", "field", "call", "list", "loop", "object"]
-_CONSTANTS = {1: "null", 2: "bool", 3: "int", 4: "uint", 5: "double", 6: "string", 7: "bytes"}
+_CONSTANTS: Mapping[int, tuple[str, Callable[[Field], Any] | None]] = {
+    1: ("null", None),
+    2: ("bool", lambda field: bool(field.value)),
+    3: ("int", lambda field: field.int64),
+    4: ("uint", lambda field: field.int64),
+    5: ("double", lambda field: field.double),
+    6: ("string", lambda field: field.text),
+    7: ("bytes", None),
+}
 _PRIMITIVES = {1: "bool", 2: "int", 3: "uint", 4: "double", 5: "string", 6: "bytes"}
 _WELL_KNOWN = {2: "timestamp", 3: "duration"}
 
@@ -182,18 +185,8 @@ def _nodes(inner: list[Field], number: int) -> tuple[Node, ...]:
 def _constant(number: int, inner: list[Field]) -> Node:
     if not inner:
         return Node(number, "value", "null")
-    field = inner[0]
-    word = _CONSTANTS.get(field.number, "unknown")
-    value: Any = None
-    if word == "bool":
-        value = bool(field.value)
-    elif word in {"int", "uint"}:
-        value = field.int64
-    elif word == "double":
-        value = field.double
-    elif word == "string":
-        value = field.text
-    return Node(number, "value", word, value)
+    word, read = _CONSTANTS.get(inner[0].number, ("unknown", None))
+    return Node(number, "value", word, read and read(inner[0]))
 
 
 _READ: Mapping[int, Callable[[int, list[Field]], Node]] = {

@@ -1,12 +1,19 @@
-"""The example's jobs: one succeeds, one is slow and is cancelled, one needs two attempts, one always fails."""
+"""The example's jobs and trackers.
+
+Of the jobs one succeeds, one is slow and is cancelled, one needs two attempts, one always fails. The trackers are
+twenty thousand shipments of forty accounts at three couriers, polled every few minutes.
+"""
 
 import asyncio
+import json
 from contextlib import suppress
 from datetime import timedelta
 
 from tickwright.app import Tickwright
 from tickwright.capabilities.jobs.model import Job
 from tickwright.domain.errors import Rejected
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
 
 CALLBACK_TYPE = "example.callback"
 
@@ -64,3 +71,31 @@ async def _schedule_some(app: Tickwright, turn: int) -> None:
         await app.schedule("example.flaky", delay=timedelta(seconds=2))
     if turn % 20 == 3:
         await app.schedule("example.broken", delay=timedelta(seconds=2))
+
+
+_WORLD = load("tickwright.demo.sql", "world.sql")
+TRACKERS = 20_000
+ACCOUNTS = 40
+INTERVALS_MINUTES = (4, 5, 6, 10)
+COURIERS = {"slow": 3, "strict": 1, "moody": 2}
+"""How many of six shipments each courier carries."""
+
+TERMS = {
+    "slow": {"rate": "60/s", "concurrency": 40, "timeout": "5s"},
+    "strict": {"rate": "20/s", "concurrency": 10, "timeout": "2s"},
+    "moody": {"rate": "60/s", "concurrency": 20, "timeout": "2s", "breaker": {"open": "2s", "open_max": "10s"}},
+}
+
+
+async def register_trackers(pool: Pool, port: int) -> None:
+    """Register the couriers' current addresses and, once, the shipments."""
+    for name, terms in TERMS.items():
+        http = {"url": f"http://127.0.0.1:{port}/couriers/{name}/{{external_id}}", "status": "status"}
+        await pool.execute(_WORLD["put_partner"], name, json.dumps({**terms, "http": http}))
+    if await pool.fetchval(_WORLD["has_trackers"]):
+        return
+    for number in range(ACCOUNTS):
+        minutes = INTERVALS_MINUTES[number % len(INTERVALS_MINUTES)]
+        await pool.execute(_WORLD["put_account"], f"account-{number:02}", minutes)
+    names = [name for name, share in COURIERS.items() for _ in range(share)]
+    await pool.execute(_WORLD["register"], ACCOUNTS, names, TRACKERS)
