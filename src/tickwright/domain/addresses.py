@@ -9,7 +9,7 @@ Python's ``is_global`` alone would allow NAT64 and 6to4 addresses that lead to l
 of Azure; so this module has its own tables, from the registries of IANA.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
@@ -19,47 +19,32 @@ from tickwright.domain.errors import Rejected
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-_V4_BLOCKED: tuple[tuple[str, str], ...] = (
-    ("0.0.0.0/8", "unspecified"),
-    ("10.0.0.0/8", "private"),
-    ("100.64.0.0/10", "shared"),  # carrier NAT; Alibaba's metadata
-    ("127.0.0.0/8", "loopback"),
-    ("168.63.129.16/32", "cloud_metadata"),  # Azure's host; public by its number only
-    ("169.254.0.0/16", "link_local"),  # metadata of most clouds
-    ("172.16.0.0/12", "private"),
-    ("192.0.0.0/24", "reserved"),  # Oracle's metadata
-    ("192.0.2.0/24", "documentation"),
-    ("192.31.196.0/24", "reserved"),
-    ("192.52.193.0/24", "reserved"),
-    ("192.88.99.0/24", "transition"),
-    ("192.168.0.0/16", "private"),
-    ("192.175.48.0/24", "reserved"),
-    ("198.18.0.0/15", "benchmark"),
-    ("198.51.100.0/24", "documentation"),
-    ("203.0.113.0/24", "documentation"),
-    ("224.0.0.0/4", "multicast"),
-    ("240.0.0.0/4", "reserved"),
-)
-_V6_BLOCKED: tuple[tuple[str, str], ...] = (
-    ("::/128", "unspecified"),
-    ("::1/128", "loopback"),
-    ("::/96", "transition"),  # IPv4-compatible, long deprecated
-    ("64:ff9b:1::/48", "transition"),  # NAT64 of a local network, which decides where it leads
-    ("100::/64", "reserved"),
-    ("2001::/32", "transition"),  # Teredo
-    ("2001::/23", "reserved"),
-    ("2001:db8::/32", "documentation"),
-    ("2002::/16", "transition"),  # 6to4
-    ("2620:4f:8000::/48", "reserved"),
-    ("3fff::/20", "documentation"),
-    ("5f00::/16", "reserved"),
-    ("fc00::/7", "private"),
-    ("fe80::/10", "link_local"),
-    ("fec0::/10", "private"),
-    ("ff00::/8", "multicast"),
-)
-_V4 = tuple((IPv4Network(text), reason) for text, reason in _V4_BLOCKED)
-_V6 = tuple((IPv6Network(text), reason) for text, reason in _V6_BLOCKED)
+_V4_BLOCKED: Mapping[str, str] = {
+    "unspecified": "0.0.0.0/8",
+    "private": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16",
+    "shared": "100.64.0.0/10",  # carrier NAT; Alibaba's metadata
+    "loopback": "127.0.0.0/8",
+    "cloud_metadata": "168.63.129.16/32",  # Azure's host; public by its number only
+    "link_local": "169.254.0.0/16",  # metadata of most clouds
+    "documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24",
+    "transition": "192.88.99.0/24",
+    "benchmark": "198.18.0.0/15",
+    "multicast": "224.0.0.0/4",
+    "reserved": "192.0.0.0/24 192.31.196.0/24 192.52.193.0/24 192.175.48.0/24 240.0.0.0/4",  # Oracle's metadata
+}
+_V6_BLOCKED: Mapping[str, str] = {  # the first network that contains an address counts
+    "unspecified": "::/128",
+    "loopback": "::1/128",
+    # IPv4-compatible, long deprecated; NAT64 of a local network, which decides where it leads; Teredo; 6to4
+    "transition": "::/96 64:ff9b:1::/48 2001::/32 2002::/16",
+    "documentation": "2001:db8::/32 3fff::/20",
+    "private": "fc00::/7 fec0::/10",
+    "link_local": "fe80::/10",
+    "multicast": "ff00::/8",
+    "reserved": "100::/64 2001::/23 2620:4f:8000::/48 5f00::/16",
+}
+_V4 = tuple((IPv4Network(text), reason) for reason, texts in _V4_BLOCKED.items() for text in texts.split())
+_V6 = tuple((IPv6Network(text), reason) for reason, texts in _V6_BLOCKED.items() for text in texts.split())
 _V6_GLOBAL = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 

@@ -12,10 +12,6 @@ from tickwright.store.pool import Pool
 class CampaignsService:
     """The operations of REST API, command line and app object.
 
-    Args:
-        audiences: That this process can read.
-        allow: Refuses a destination that could never be sent to.
-
     Attributes:
         campaigns: Definitions: create, edit, check, try.
         campaign_batches: Queries, control and deletion of campaigns.
@@ -25,22 +21,7 @@ class CampaignsService:
 
     def __init__(self, pool: Pool, audiences: Audiences, allow: Allow) -> None:
         cursors = Cursors(pool)
-        self.campaign_batches = Batches(pool, cursors, CAMPAIGN)
+        self.campaign_batches = self.campaign_rows = self.running_campaigns = Batches(pool, cursors, CAMPAIGN)
         self.campaigns = Campaigns(pool, self.campaign_batches, audiences, allow)
-        self.programs = Batches(pool, cursors, PROGRAM)
+        self.programs = self.running_programs = Batches(pool, cursors, PROGRAM)  # these longer names are former ones
         self.executions = Executions(pool, cursors)
-
-    @property
-    def campaign_rows(self) -> Batches:
-        """The former name of ``campaign_batches``."""
-        return self.campaign_batches
-
-    @property
-    def running_campaigns(self) -> Batches:
-        """The former name of the control of ``campaign_batches``."""
-        return self.campaign_batches
-
-    @property
-    def running_programs(self) -> Batches:
-        """The former name of the control of ``programs``."""
-        return self.programs

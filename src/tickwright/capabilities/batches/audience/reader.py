@@ -55,11 +55,7 @@ def shapes_of(columns: Sequence[Column]) -> list[tuple[int, Shape]]:
 
 
 def client_text(names: Sequence[str], values: Sequence[Any]) -> str:
-    """Return a client as the JSON object that an action carries.
-
-    Raises:
-        UnreadableMember: PostgreSQL or the outbox cannot keep it: too large, a NUL character, invalid text or JSON.
-    """
+    """Return a client as the JSON object that an action carries; or it is unreadable: too large, or not to be kept."""
     try:
         made = msgspec.json.encode(dict(zip(names, values, strict=True)))
     except (ValueError, TypeError, OverflowError) as error:
@@ -76,9 +72,6 @@ def check_json(made: bytes) -> None:
 
     PostgreSQL keeps ``1e1000`` as a number of a thousand digits. JSON that passes is written out in at most
     ``WRITTEN_BYTES_MAX``, and in 32 times of its size as ``jsonb``: the bounds of the outbox and of jobs.
-
-    Raises:
-        UnreadableMember: It is not JSON, has a NUL character, or such numbers.
     """
     longer = 0
 
@@ -112,11 +105,7 @@ def _written_chars(number: str) -> int:
 
 
 def check_key(key: Any) -> None:
-    """Refuse a key that cannot be the id of an action.
-
-    Raises:
-        UnreadableMember: It is empty, too long or has a NUL character.
-    """
+    """Refuse a key that cannot be the id of an action: empty, too long or with a NUL character."""
     if key is NOT_UTF8:
         raise UnreadableMember("a key is UTF-8")
     if not key or "\0" in key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
@@ -150,11 +139,7 @@ _SHAPES: Mapping[str, Shape] = {
 
 
 def read_stored(kind: FieldType, value: Any) -> Any:
-    """Return a value of SQLite as one of the field's type, timestamps as texts in UTC.
-
-    Raises:
-        UnreadableMember: It is not one.
-    """
+    """Return a value of SQLite as one of the field's type, timestamps as texts in UTC; or it is unreadable."""
     if value is None:
         return None
     with suppress(ValueError, OverflowError):

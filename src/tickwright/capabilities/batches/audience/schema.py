@@ -58,7 +58,7 @@ class AudienceSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def types(self) -> dict[str, FieldType]:
         """The declared type of each field, for expressions."""
-        return {one.name: one.type for one in self.fields}
+        return {field.name: field.type for field in self.fields}
 
 
 def read_audience(document: Any, *, where: str = "audience") -> AudienceSettings:
@@ -78,11 +78,7 @@ def read_audience(document: Any, *, where: str = "audience") -> AudienceSettings
 
 
 def refuse(problems: list[str]) -> None:
-    """Refuse an audience that has mistakes.
-
-    Raises:
-        Rejected: ``invalid_audience``. Permanent.
-    """
+    """Refuse an audience that has mistakes: ``invalid_audience``."""
     if problems:
         raise Rejected("invalid_audience", "\n".join(problems), problems=problems)
 
@@ -98,10 +94,8 @@ def _check_whole(document: Mapping[str, Any], values: Mapping[str, Any], problem
         problems.append(f"{where}: write either table or query beside source")
     if given == ["file"]:
         problems.extend(f"{where}.{name}: goes with source, not with file" for name in tables)
-    fields = {one.name for one in values.get("fields", ())}
-    problems.extend(
-        f"{where}.columns: {name} is a field already" for name in values.get("columns", ()) if name in fields
-    )
+    fields, columns = {field.name for field in values.get("fields", ())}, values.get("columns", ())
+    problems.extend(f"{where}.columns: {name} is a field already" for name in columns if name in fields)
 
 
 def _text(most: int, what: str) -> Reader:
@@ -126,19 +120,15 @@ def _table(value: Any) -> str:
 def _query(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise bad("write one query in SQL")
-    if "\0" in value or len(value.encode("utf-8", "surrogatepass")) > QUERY_BYTES_MAX or not _encodes(value):
+    size = len(value.encode("utf-8", "surrogatepass"))
+    if size > QUERY_BYTES_MAX or any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value):
         raise bad(f"a query is a text of at most {QUERY_BYTES_MAX} bytes without \\u0000 and lone surrogates")
-    names = placeholders(value)
-    if names:
+    if names := placeholders(value):
         raise bad(f":{min(names)} has no value; write the value into the query")
     try:
         return one_query(value)
     except Rejected as error:
         raise bad(error.message) from None
-
-
-def _encodes(value: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _file(value: Any) -> str:
@@ -160,12 +150,10 @@ def _field(name: Any, kind: Any) -> Field:
     if not isinstance(name, str) or not _FIELD_NAME.fullmatch(name):
         raise bad(f"{str(name)[:60]!r}: a field's name has 1 to 50 letters, digits or '_', no digit first")
     problems: list[str] = []
-    if isinstance(kind, Mapping):
-        values = read_fields(kind, {"type": _type, "column": _column}, problems, where=name)
-        if "type" not in kind:
-            problems.append(f"{name}.type: missing; one of {', '.join(get_args(FieldType))}")
-    else:
-        values = read_fields({"type": kind}, {"type": _type}, problems, where=name)
+    table = kind if isinstance(kind, Mapping) else {"type": kind}
+    values = read_fields(table, {"type": _type, "column": _column}, problems, where=name)
+    if "type" not in table:
+        problems.append(f"{name}.type: missing; one of {', '.join(get_args(FieldType))}")
     if problems:
         raise bad("; ".join(problems))
     return Field(name, values["type"], values.get("column", name))
@@ -179,9 +167,8 @@ def _columns(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or len(value) > COLUMNS_MAX:
         raise bad(f"write a list of at most {COLUMNS_MAX} columns")
     names = tuple(_column(name) for name in value)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise bad(f"{twice[0]} is there twice")
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise bad(f"{repeated[0]} is there twice")
     return names
 
 

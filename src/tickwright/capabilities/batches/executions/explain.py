@@ -166,16 +166,16 @@ def _next(evidence: BatchEvidence) -> Iterator[Reason]:
 
 
 def _open(evidence: BatchEvidence) -> Iterator[Reason]:
-    for one in evidence.open:
-        which = f"execution {one['id']} for {instant_text(one['slot_at'])}"
-        if one["paused_at"] is not None:
-            yield Reason("execution_paused", f"{which} is paused since {instant_text(one['paused_at'])}")
-        elif one["status"] == "NEW":
+    for execution in evidence.open:
+        which = f"execution {execution['id']} for {instant_text(execution['slot_at'])}"
+        if execution["paused_at"] is not None:
+            yield Reason("execution_paused", f"{which} is paused since {instant_text(execution['paused_at'])}")
+        elif execution["status"] == "NEW":
             yield Reason("execution_waits", f"{which} is NEW; explain it to see what it waits for")
-        elif one["planned_at"] is None:
+        elif execution["planned_at"] is None:
             yield Reason("execution_planned", f"{which} is being cut into chunks")
         else:
-            done = f"{one['chunks_done']} of {one['chunks']} chunks done"
+            done = f"{execution['chunks_done']} of {execution['chunks']} chunks done"
             yield Reason("execution_at_work", f"{which} is at work, {done}")
     if evidence.open and evidence.row["type"] == "AUTOMATIC":
         does = {
@@ -210,10 +210,10 @@ def _served(served_by: str) -> str:
 
 
 def _skips(evidence: BatchEvidence) -> Iterator[Reason]:
-    for one in evidence.skips:
-        shown = instant_text(one["slot_at"])
-        more = f" and {one['slots'] - 1} up to {instant_text(one['until_at'])}" if one["slots"] > 1 else ""
-        yield Reason(f"skipped_{one['reason']}", f"{shown}{more} got no execution: {_skip(evidence.row, one)}")
+    for skip in evidence.skips:
+        shown = instant_text(skip["slot_at"])
+        more = f" and {skip['slots'] - 1} up to {instant_text(skip['until_at'])}" if skip["slots"] > 1 else ""
+        yield Reason(f"skipped_{skip['reason']}", f"{shown}{more} got no execution: {_skip(evidence.row, skip)}")
 
 
 def _skip(row: Row, skip: Row) -> str:
@@ -281,9 +281,9 @@ def _work(evidence: ExecutionEvidence) -> Iterator[Reason]:
         return
     done = f"{row['chunks_done']} of {row['chunks']} chunks are done"
     yield Reason("at_work", f"{done}, {row['seen']} of {row['members']} members read")
-    for one in evidence.working:
-        since = instant_text(one["since"])
-        yield Reason("working", f"{one['worker']} works on {one['chunks']} of them, on the first since {since}")
+    for process in evidence.working:
+        since = instant_text(process["since"])
+        yield Reason("working", f"{process['worker']} works on {process['chunks']} of them, on the first since {since}")
     if row["next_chunk_at"] > now and evidence.waiting is not None:
         yield Reason("rate", f"its rate lets the next chunk begin in {wait_text(row['next_chunk_at'] - now)}")
     yield from _waiting(evidence)

@@ -284,11 +284,6 @@ def execution_effect(action: ExecutionAction, facts: ExecutionFacts) -> Executio
     return next(rule.effect for rule in EXECUTION_RULES if rule.action is action and rule.holds(facts))
 
 
-def may_become(old: ExecutionStatus, new: ExecutionStatus) -> bool:
-    """Return whether an execution may go from ``old`` to ``new``."""
-    return new in TRANSITIONS[old]
-
-
 BEGIN, END = "<!-- states: begin, from capabilities/batches/executions/states.py -->", "<!-- states: end -->"
 _YES_NO: Mapping[str, tuple[str, str]] = {
     "is_open": ("an execution is open", "none is open"),

@@ -186,8 +186,8 @@ class _Writer:
             return self._among(parts[0], parts[1])
         if not self._is_plain(node):
             raise _Other
-        words = ("condition", "left", "right") if len(parts) == 3 else ("left", "right")
-        return _TEMPLATES[_PLAIN[node.word]].format(**dict(zip(words, map(self.write, parts), strict=False)))
+        names = ("condition", "left", "right") if len(parts) == 3 else ("left", "right")
+        return _TEMPLATES[_PLAIN[node.word]].format(**dict(zip(names, map(self.write, parts), strict=False)))
 
     def _is_plain(self, node: Node) -> bool:
         first = node.parts[0]

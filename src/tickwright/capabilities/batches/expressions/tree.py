@@ -144,7 +144,7 @@ def read_tree(serialised: bytes) -> Tree:
         elif field.number == source:
             positions = dict(_pair(entry.bytes) for entry in fields_of(field.bytes) if entry.number == 4)
         elif is_checked and field.number == 3:
-            entry = {one.number: one for one in fields_of(field.bytes)}
+            entry = {part.number: part for part in fields_of(field.bytes)}
             types[entry[1].int64] = _type(entry[2].bytes)
     return Tree(root, positions, types)
 
@@ -166,7 +166,9 @@ def _node(message: bytes) -> Node:
 
 
 def _select(number: int, inner: list[Field]) -> Node:
-    return Node(number, "field", _word(inner), parts=_nodes(inner, 1), is_test=any(one.number == 3 for one in inner))
+    return Node(
+        number, "field", _word(inner), parts=_nodes(inner, 1), is_test=any(field.number == 3 for field in inner)
+    )
 
 
 def _call(number: int, inner: list[Field]) -> Node:
@@ -175,11 +177,11 @@ def _call(number: int, inner: list[Field]) -> Node:
 
 
 def _word(inner: list[Field]) -> str:
-    return "".join(one.text for one in inner if one.number == 2)
+    return "".join(field.text for field in inner if field.number == 2)
 
 
 def _nodes(inner: list[Field], number: int) -> tuple[Node, ...]:
-    return tuple(_node(one.bytes) for one in inner if one.number == number)
+    return tuple(_node(field.bytes) for field in inner if field.number == number)
 
 
 def _constant(number: int, inner: list[Field]) -> Node:
@@ -207,6 +209,6 @@ def _type(message: bytes) -> str:
             case 5:
                 return _WELL_KNOWN.get(field.int64, "unknown")
             case 6:
-                elements = [_type(one.bytes) for one in fields_of(field.bytes)]
+                elements = [_type(part.bytes) for part in fields_of(field.bytes)]
                 return f"list({elements[0] if elements else 'unknown'})"
     return "unknown"
