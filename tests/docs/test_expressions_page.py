@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tickwright.capabilities.batches.expressions import allowed as bounds
-from tickwright.capabilities.batches.expressions import compile_expression
+from tickwright.capabilities.batches.expressions import compile_expression, problems
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import FieldType
 
@@ -53,7 +53,7 @@ def test_every_code_and_every_bound_is_on_the_page() -> None:
     }
     assert {row[0] for row in rows("refused")} == made
     limits = [
-        f"{bounds.TEXT_CHARS_MAX:,} characters", f"{bounds.NODES_MAX} pieces", f"{bounds.DEPTH_MAX} levels",
+        f"{bounds.TEXT_CHARS_MAX:,} characters", f"{bounds.NODES_MAX} pieces", f"{problems.DEPTH_MAX} levels",
         f"{bounds.ITEMS_MAX:,} elements", f"patterns of {bounds.PATTERN_CHARS_MAX}", f"{bounds.JOINS_MAX} pluses",
     ]  # fmt: skip
     said = " ".join(PAGE.split())

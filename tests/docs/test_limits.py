@@ -20,9 +20,9 @@ DECISIONS = {
     ("0007-look-ahead-without-a-hold.md", "at most {:,}"): "jobs.worker.claimer.PREFETCH_MAX",
     ("0008-lanes-and-keyset-bounds.md", "Claims of {:,} rows"): "jobs.worker.claimer.BATCH_MAX",
     ("0008-lanes-and-keyset-bounds.md", "results of {:,} a statement"): "jobs.worker.result_writer.BATCH_MAX",
-    ("0019-expressions-have-one-tree.md", "{:,} pieces"): "batches.expressions.bounds.NODES_MAX",
-    ("0019-expressions-have-one-tree.md", "{:,} levels"): "batches.expressions.bounds.DEPTH_MAX",
-    ("0019-expressions-have-one-tree.md", "{:,} elements"): "batches.expressions.bounds.ITEMS_MAX",
+    ("0019-expressions-have-one-tree.md", "{:,} pieces"): "batches.expressions.allowed.NODES_MAX",
+    ("0019-expressions-have-one-tree.md", "{:,} levels"): "batches.expressions.problems.DEPTH_MAX",
+    ("0019-expressions-have-one-tree.md", "{:,} elements"): "batches.expressions.allowed.ITEMS_MAX",
 }
 """Numbers of the code in decision records."""
 _ROW = re.compile(r"^\| (?P<said>[^|]+) \| (?P<names>(?:`[\w/]+\.\w+(?:\.\w+)?`[ ,·]*)+) \|$", re.MULTILINE)

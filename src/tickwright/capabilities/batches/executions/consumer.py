@@ -49,7 +49,8 @@ CHANNEL = "tickwright_batches"
 BUSY_S = 0.02
 FULL_LOOK_S = 1.0
 """How long nothing ends before a full process looks for another batch's chunks; a wake-up makes it look at once."""
-RETRIES = RetryPolicy(cap=timedelta(minutes=5))
+RETRY_CAP = timedelta(minutes=5)
+RETRIES = RetryPolicy(cap=RETRY_CAP)
 LOST_MAX = 25
 """Sessions that may be lost with a chunk or a plan before it is taken for the cause."""
 ATTEMPTS = 10
