@@ -3,8 +3,8 @@
 import asyncpg
 import pytest
 
-from kit.contexts import started
 from kit.leases import LONG
+from kit.nodes import started
 from tickwright.capabilities.jobs.retention import JobRetention
 from tickwright.capabilities.operations.retention import operations_retention
 from tickwright.engine import retention as module

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.campaigns import CLIENTS, LOAN
-from kit.contexts import started
-from kit.nodes import running, settings_of
+from kit.nodes import running, settings_of, started
 from kit.postgres import as_reader
 from kit.waiting import eventually_async
 from tickwright import BatchChunk, BatchRun, Job

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kit.api import RunningApi, running_api
-from kit.contexts import started
+from kit.nodes import started
 from tickwright.capabilities.operations import machinery as operator_desk
 from tickwright.engine.leases import Lease, Leases
 from tickwright.plugin.settings import Settings

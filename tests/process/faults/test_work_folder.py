@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from kit.contexts import started
 from kit.merges import merge_processes, merged
+from kit.nodes import started
 from tickwright.capabilities.reports.merge.merge import PartFile
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.capabilities.reports.parts.spool import write_part
