@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kit.api import allow_all
 from kit.engine import insert
 from tickwright.capabilities.jobs.admin import search as looking
-from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery, SearchPage, merge, read_look
+from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery, SearchPage, merge, read_rows
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import attempt_log
 from tickwright.capabilities.jobs.enqueue import Enqueuer
@@ -39,7 +39,7 @@ def service(pool: Pool) -> JobService:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks that end by their rows alone, however busy the machine is."""
-    monkeypatch.setattr(looking, "LOOK_TIME", timedelta(seconds=30))
+    monkeypatch.setattr(looking, "READ_TIME", timedelta(seconds=30))
     monkeypatch.setattr(looking, "COUNT_TIME", timedelta(seconds=30))
 
 
@@ -82,7 +82,7 @@ async def test_a_page_stops_looking_and_the_next_one_goes_on(
     pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No page looks at more rows than the bound, and going through all pages finds each match once."""
-    monkeypatch.setattr(looking, "LOOK_MAX", 40)
+    monkeypatch.setattr(looking, "READ_MAX", 40)
     monkeypatch.setattr(looking, "FEW_MAX", 3)
     await pool.execute(MANY, "noop", 90)
     wanted = [await insert(pool, "noop", at=LATER, payload={"t": "needle"}) for _ in range(3)]
@@ -106,7 +106,7 @@ async def test_a_type_with_few_jobs_is_found_below_any_number_of_others(
     pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its live jobs come from the index of the claims; those of the history are merged in where they belong."""
-    monkeypatch.setattr(looking, "LOOK_MAX", 50)
+    monkeypatch.setattr(looking, "READ_MAX", 50)
     rare = [await insert(pool, "rare", at=LATER) for _ in range(4)]
     await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'completed' WHERE id = $1", rare[1])
     await pool.execute(MANY, "noop", 300)
@@ -159,7 +159,7 @@ async def test_a_look_whose_time_is_up_says_how_far_it_came(
     pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Huge payloads cost time, not rows: a look that has none left ends after one row, and the next goes on there."""
-    monkeypatch.setattr(looking, "LOOK_TIME", timedelta())
+    monkeypatch.setattr(looking, "READ_TIME", timedelta())
     jobs = [await insert(pool, "noop", at=LATER, payload={"t": "needle"}) for _ in range(3)]
     seen, cursor = [], None
     for _ in jobs:
@@ -185,7 +185,7 @@ def test_looks_at_several_tables_give_every_match_once_and_in_order(
         if before is None:
             break
         parts = [
-            read_look(_rows(rows, before, rows_max, limit), rows_max, limit, down=True) for rows in tables.values()
+            read_rows(_rows(rows, before, rows_max, limit), rows_max, limit, down=True) for rows in tables.values()
         ]
         page: SearchPage = merge(parts, limit)
         assert len(page.ids) <= limit

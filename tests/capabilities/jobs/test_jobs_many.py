@@ -9,6 +9,7 @@ import pytest
 from kit.api import ADMIN, allow_all
 from kit.engine import insert, job_row, running_engine
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.admin import bulk_actions
 from tickwright.capabilities.jobs.admin import search as looking
 from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall, BulkMove
 from tickwright.capabilities.jobs.admin.search import JobFilter
@@ -31,7 +32,7 @@ ALL = JobFilter(task_type="noop")
 @pytest.fixture
 def service(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> JobService:
     """The service; looks end by their rows alone."""
-    monkeypatch.setattr(looking, "LOOK_TIME", timedelta(seconds=30))
+    monkeypatch.setattr(looking, "READ_TIME", timedelta(seconds=30))
     return JobService(pool, enqueuer=Enqueuer(pool), allow_target=allow_all)
 
 
@@ -128,13 +129,13 @@ async def test_a_job_that_is_claimed_between_the_look_and_the_lock_is_left_to_it
 ) -> None:
     """The look takes no lock; what is true under the lock decides, so a held job is not moved and keeps its fence."""
     jobs = [await insert(pool, "noop", at=LATER) for _ in range(3)]
-    lock = service._store.lock_many
+    lock = bulk_actions._lock
 
     async def claimed_first(connection: Any, wanted: Any, ids: Any) -> list[int]:
         await pool.execute(HOLD, jobs[1])
         return await lock(connection, wanted, ids)
 
-    monkeypatch.setattr(service._store, "lock_many", claimed_first)
+    monkeypatch.setattr(bulk_actions, "_lock", claimed_first)
     assert (await service.many.run_now(call())).ids == [jobs[0], jobs[2]]
     row = await job_row(pool, jobs[1])
     assert (row["status"], row["owner"], row["fence"]) == ("processing", 7, 1)
@@ -146,13 +147,13 @@ async def test_a_job_that_left_the_filter_before_the_lock_is_left_alone(
 ) -> None:
     """The filter is asked again under the lock: nobody cancels what no longer is what he meant."""
     jobs = [await insert(pool, "noop", at=LATER, payload={"t": "needle"}) for _ in range(3)]
-    lock = service._store.lock_many
+    lock = bulk_actions._lock
 
     async def edited_first(connection: Any, wanted: Any, ids: Any) -> list[int]:
         await pool.execute("UPDATE tickwright.scheduled_tasks SET payload = '{}' WHERE id = $1", jobs[1])
         return await lock(connection, wanted, ids)
 
-    monkeypatch.setattr(service._store, "lock_many", edited_first)
+    monkeypatch.setattr(bulk_actions, "_lock", edited_first)
     assert (await service.many.cancel(call(JobFilter(text="needle")))).ids == [jobs[0], jobs[2]]
     assert (await job_row(pool, jobs[1]))["status"] == "pending"
 

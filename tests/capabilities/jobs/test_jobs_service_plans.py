@@ -34,6 +34,6 @@ async def plan(connection: Connection, sql: str, types: str, arguments: str) -> 
 
 async def test_an_explanation_reads_only_what_is_due_before(connection: Connection) -> None:
     """Jobs that are due later are not looked at."""
-    told = await plan(connection, search._EXPLAIN, "bigint", "5")
+    told = await plan(connection, search.EXPLAIN, "bigint", "5")
     assert f"Rows Removed by Filter: {ROWS}" not in told, told
     assert "scheduled_tasks_due" in told

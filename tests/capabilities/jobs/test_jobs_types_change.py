@@ -14,7 +14,7 @@ import pytest
 from kit.engine import SHORT, Engine, connect, running_engine
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.admin.search import JobStore
+from tickwright.capabilities.jobs.admin.search import EXPLAIN
 from tickwright.capabilities.jobs.admin.views import explain
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
@@ -173,7 +173,7 @@ async def test_a_worker_that_has_room_again_gets_its_share_back(
         await eventually_async(lambda: one.worker._limits.withheld, 30)
         assert one.worker.types()["few"].granted == 0
         job_id = await one.insert("few")
-        reasons = explain(await JobStore(one.pool).explain(job_id) or {}).reasons
+        reasons = explain(await one.pool.fetchrow(EXPLAIN, job_id) or {}).reasons
         assert [reason.code for reason in reasons] == ["workers_full"]
         async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as two:
             await eventually_async(lambda: two.worker.types()["few"].granted == 4, 30)

@@ -4,7 +4,6 @@ The gate provides the caller, the role and the body. Bodies are read strictly, s
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -67,12 +66,10 @@ def job_routes(service: JobService, gate: Gate, bounds: ScheduleBounds = BOUNDS)
     """Return every route of this capability, below ``/v1``."""
     router = APIRouter()
     _scheduling(router, service, gate, bounds)
-    looking_routes(router, service, gate)
-    _looking(router, service, gate)
+    _reading(router, service, gate)
     _acting(router, service, gate)
-    many_routes(router, service.many, gate)
+    _bulk_actions(router, service.many, gate)
     _task_types(router, service, gate)
-    _secrets(router, service, gate)
     _dead_letters(router, service, gate)
     return router
 
@@ -92,23 +89,20 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         dependencies=[Depends(allowed)],
         tags=["jobs"],
         **answers(CreatedJob, 201, 200),
-        **_with(takes(JobRequest), _key_header(255), _TRACEPARENT),
+        **_with(takes(JobRequest), 255),
     )
     async def schedule(request: Request) -> Response:
         """Schedule one job. The same `Idempotency-Key` with the same request returns 200 and the existing job."""
         body = await gate.read_bytes(request)
-        with traces.continued(traceparent_of(request.scope["headers"])):
-            made = await service.schedule_text(
-                body, key=key_of(request.scope["headers"]), now=gate.now(), bounds=bounds
-            )
+        headers = request.scope["headers"]
+        with traces.continued(traceparent_of(headers)):
+            made = await service.schedule_text(body, key=key_of(headers), now=gate.now(), bounds=bounds)
         status, location, text = created_answer(made.id, created=made.created)
         return Response(text, status, {"location": location}, media_type="application/json")
 
     lines = {"openapi_extra": {"requestBody": {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}}}
 
-    @router.post(
-        "/v1/jobs:bulk", tags=["jobs"], **answers(ImportResult), **_with(lines, _key_header(200), _TRACEPARENT)
-    )
+    @router.post("/v1/jobs:bulk", tags=["jobs"], **answers(ImportResult), **_with(lines, 200))
     async def import_jobs(request: Request, caller: operator) -> Response:
         """Schedule jobs from NDJSON, one `JobRequest` per line, in constant memory.
 
@@ -117,16 +111,10 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         the audit trail's `jobs.import` row has the last committed line. With an `Idempotency-Key`, send the same upload
         again: no job is created twice.
         """
-        with traces.continued(traceparent_of(request.scope["headers"])):
-            done = await service.imports.run(
-                gate.stream(request), caller=caller, key=key_of(request.scope["headers"]), now=gate.now(), bounds=bounds
-            )
-        return answer(done)
-
-
-def _key_header(length_max: int) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1, "maxLength": length_max, "pattern": KEY_PATTERN}
-    return {"name": "Idempotency-Key", "in": "header", "schema": schema}
+        chunks, headers = gate.stream(request), request.scope["headers"]
+        with traces.continued(traceparent_of(headers)):
+            key = key_of(headers)
+            return answer(await service.imports.run(chunks, caller=caller, key=key, now=gate.now(), bounds=bounds))
 
 
 _TRACEPARENT = {
@@ -137,12 +125,61 @@ _TRACEPARENT = {
 }
 
 
-def _with(extra: dict[str, Any], *parameters: dict[str, Any]) -> dict[str, Any]:
-    return {"openapi_extra": {**extra["openapi_extra"], "parameters": [*parameters]}}
+def _with(extra: dict[str, Any], key_chars_max: int) -> dict[str, Any]:
+    """Return ``extra`` with the headers of a request that schedules."""
+    schema = {"type": "string", "minLength": 1, "maxLength": key_chars_max, "pattern": KEY_PATTERN}
+    key = {"name": "Idempotency-Key", "in": "header", "schema": schema}
+    return {"openapi_extra": {**extra["openapi_extra"], "parameters": [key, _TRACEPARENT]}}
 
 
-def _looking(router: APIRouter, service: JobService, gate: Gate) -> None:
+Statuses = Annotated[list[JobStatus] | None, Query(max_length=5)]
+TypeText = Annotated[str | None, Query(max_length=50)]
+KeyText = Annotated[str | None, Query(max_length=255)]
+Text = Annotated[
+    str | None,
+    Query(max_length=TEXT_CHARS_MAX, description="Part of the key, the last error or the payload, in whatever case"),
+]
+Worker = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Held by this session now")]
+
+
+def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
     viewer = [Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/jobs", tags=["jobs"], dependencies=viewer, **answers(JobPage))
+    async def list_jobs(  # noqa: PLR0917  FastAPI calls it by name
+        status: Statuses = None,
+        task_type: TypeText = None,
+        execute_from: Instant = None,
+        execute_to: Instant = None,
+        idempotency_key: KeyText = None,
+        text: Text = None,
+        worker: Worker = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive.
+
+        A page reads at most 20,000 rows. It may have fewer jobs than `limit`, and still a `next`.
+        """
+        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
+        return answer(await service.list(ListQuery.of(which, cursor, limit)))
+
+    @router.get("/v1/jobs:counts", tags=["jobs"], dependencies=viewer, **answers(JobCounts))
+    async def count_jobs(  # noqa: PLR0917
+        status: Statuses = None,
+        task_type: TypeText = None,
+        execute_from: Instant = None,
+        execute_to: Instant = None,
+        idempotency_key: KeyText = None,
+        text: Text = None,
+        worker: Worker = None,
+    ) -> Response:
+        """Count jobs by state, with the filters of the list.
+
+        Each count stops at `capped_at`, and its work is bounded: the states in `at_least` may have more.
+        """
+        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
+        return answer(await service.count(which))
 
     @router.get("/v1/jobs/{job_id}", tags=["jobs"], dependencies=viewer, **answers(JobDetail))
     async def get_job(job_id: Id) -> Response:
@@ -225,10 +262,6 @@ def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
         """Run its jobs again, after a pause or a 410."""
         return answer(await service.types.enable(name, caller=caller))
 
-
-def _secrets(router: APIRouter, service: JobService, gate: Gate) -> None:
-    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
-
     @router.post(
         "/v1/task-types/{name}/rotate-secret",
         tags=["task types"],
@@ -266,64 +299,13 @@ def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:
     async def requeue_dead_letters(request: Request, caller: operator) -> Response:
         """Requeue dead letters, the oldest first, at most 1,000 a call; with `dry_run` count them."""
         body = await gate.read(request, RequeueRequest)
-        dead = service.dead_letters
+        letters = service.dead_letters
         if body.dry_run:
-            return answer(await dead.count(body.kind, ids=body.ids, subject=body.subject))
-        done = await dead.requeue(
+            return answer(await letters.count(body.kind, ids=body.ids, subject=body.subject))
+        done = await letters.requeue(
             body.kind, caller=caller, ids=body.ids, subject=body.subject, limit=body.limit, cursor=body.cursor
         )
         return answer(done)
-
-
-Statuses = Annotated[list[JobStatus] | None, Query(max_length=5)]
-TypeText = Annotated[str | None, Query(max_length=50)]
-KeyText = Annotated[str | None, Query(max_length=255)]
-Text = Annotated[
-    str | None,
-    Query(max_length=TEXT_CHARS_MAX, description="Part of the key, the last error or the payload, in whatever case"),
-]
-Worker = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Held by this session now")]
-
-
-def looking_routes(router: APIRouter, service: JobService, gate: Gate) -> None:
-    """Add the routes that list and count jobs."""
-    viewer = [Depends(gate.allow(Role.VIEWER))]
-
-    @router.get("/v1/jobs", tags=["jobs"], dependencies=viewer, **answers(JobPage))
-    async def list_jobs(  # noqa: PLR0917  FastAPI calls it by name
-        status: Statuses = None,
-        task_type: TypeText = None,
-        execute_from: Instant = None,
-        execute_to: Instant = None,
-        idempotency_key: KeyText = None,
-        text: Text = None,
-        worker: Worker = None,
-        cursor: Cursor = None,
-        limit: Limit = 50,
-    ) -> Response:
-        """List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive.
-
-        A page reads at most 20,000 rows. It may have fewer jobs than `limit`, and still a `next`.
-        """
-        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
-        return answer(await service.list(ListQuery.of(which, cursor, limit)))
-
-    @router.get("/v1/jobs:counts", tags=["jobs"], dependencies=viewer, **answers(JobCounts))
-    async def count_jobs(  # noqa: PLR0917
-        status: Statuses = None,
-        task_type: TypeText = None,
-        execute_from: Instant = None,
-        execute_to: Instant = None,
-        idempotency_key: KeyText = None,
-        text: Text = None,
-        worker: Worker = None,
-    ) -> Response:
-        """Count jobs by state, with the filters of the list.
-
-        Each count stops at `capped_at`, and its work is bounded: the states in `at_least` may have more.
-        """
-        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
-        return answer(await service.count(which))
 
 
 def _filter(  # noqa: PLR0917
@@ -347,8 +329,7 @@ def _filter(  # noqa: PLR0917
     )
 
 
-def many_routes(router: APIRouter, many: JobBulkActions, gate: Gate) -> None:
-    """Add the routes of bulk actions."""
+def _bulk_actions(router: APIRouter, many: JobBulkActions, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
 
     @router.post("/v1/jobs:cancel", tags=["jobs"], **answers(BulkAction), **takes(FilterRequest))
@@ -393,15 +374,10 @@ def _call(body: FilterRequest, caller: Caller) -> BulkCall:
 
 def _move(body: MoveRequest) -> BulkMove:
     delay = None if body.delay is None else parse_duration(body.delay, field="delay")
-    return BulkMove(instant_of(body.execute_at, "execute_at"), delay, _shift(body.shift))
-
-
-def _shift(text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    back = text.startswith("-")
-    length = parse_duration(text[back:], field="shift")
-    return -length if back else length
+    shift = None if body.shift is None else parse_duration(body.shift.removeprefix("-"), field="shift")
+    if shift is not None and body.shift and body.shift.startswith("-"):
+        shift = -shift
+    return BulkMove(instant_of(body.execute_at, "execute_at"), delay, shift)
 
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

@@ -18,7 +18,7 @@ INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) 
 ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING RETURNING id
 """
 AGED = "UPDATE tickwright.job_keys SET created_at = created_at - $1::interval"
-HOLD = search._QUERIES["hold_keys"]
+HOLD = search.QUERIES["hold_keys"]
 KINDS = {"t": policy("t")}
 
 

@@ -17,7 +17,7 @@ ANALYZE tickwright.outbox_dead; ANALYZE tickwright.scheduled_tasks_dead;
 """
 TABLES = {"job": "scheduled_tasks_dead", "outbox": "outbox_dead"}
 PICKS = {
-    "job": search._QUERIES["pick_dead"],
+    "job": search.QUERIES["pick_dead"],
     "outbox": dead_letters._SQL["pick_dead_messages"],
 }
 

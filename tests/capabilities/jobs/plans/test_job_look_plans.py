@@ -8,7 +8,7 @@ import pytest
 
 from kit.fix_plans import Planner
 from tickwright.capabilities.jobs.admin import search
-from tickwright.capabilities.jobs.admin.search import LOOKS, JobFilter, JobQuery
+from tickwright.capabilities.jobs.admin.search import SEARCHES, JobFilter, JobQuery
 from tickwright.store.queries import load
 
 TABLE = "scheduled_tasks"
@@ -61,7 +61,7 @@ def test_a_page_without_a_filter_reads_what_it_shows(crowd: Planner) -> None:
 
 def test_a_look_at_certain_jobs_probes_for_each(crowd: Planner) -> None:
     """Ids, a key, a type with few jobs, a worker's: a probe each, whatever else there is."""
-    sql = sql_of("look_newest", source=LIVE, within=LOOKS["within"])
+    sql = sql_of("look_newest", source=LIVE, within=SEARCHES["within"])
     plan = crowd.explain_page(sql, *NOTHING, LONG, NEWEST, LOOK, 51, [1, 2, 3])
     assert plan.scans_of(TABLE) == {PKEY}, plan.text
     assert plan.rows_of(TABLE) <= 3, plan.text
@@ -69,14 +69,14 @@ def test_a_look_at_certain_jobs_probes_for_each(crowd: Planner) -> None:
 
 def test_the_few_jobs_of_a_type_come_from_the_index_of_the_claims(crowd: Planner) -> None:
     """Three rows are read to find three among 200,000."""
-    plan = crowd.explain_page(LOOKS["of_type"], "rare", 5001)
+    plan = crowd.explain_page(SEARCHES["of_type"], "rare", 5001)
     assert plan.scans_of(TABLE) == {DUE}, plan.text
     assert plan.rows_of(TABLE) <= 3, plan.text
 
 
 def test_what_a_worker_holds_is_looked_for_among_the_first_of_each_lane(crowd: Planner) -> None:
     """A backlog of 100,000 is not walked to find three running jobs."""
-    plan = crowd.explain_page(LOOKS["held_by"], 7, LOOK, 1000)
+    plan = crowd.explain_page(SEARCHES["held_by"], 7, LOOK, 1000)
     assert plan.scans_of(TABLE) == {DUE}, plan.text
     assert plan.rows_of(TABLE) <= LOOK + 20, plan.text
 
@@ -107,19 +107,19 @@ def test_an_action_locks_and_moves_by_primary_key(crowd: Planner) -> None:
     """A thousand ids cost a thousand probes."""
     crowd.prepare("lock_many", sql_of("lock_many"))
     assert crowd.explain("lock_many", *NOTHING, [1, 2, 3]).scans_of(TABLE) == {PKEY}
-    crowd.prepare("move_many", LOOKS["move_many"])
+    crowd.prepare("move_many", SEARCHES["move_many"])
     assert crowd.explain("move_many", [1, 2, 3], None, None).scans_of(TABLE) == {PKEY}
     crowd.prepare("count_ids", sql_of("count_ids"))
     plan = crowd.explain("count_ids", *NOTHING, [1, 2, 3])
     assert PKEY in plan.scans_of(TABLE)
     assert plan.rows_of(TABLE) <= 3, plan.text
-    crowd.prepare("get_many", search._GET_MANY)
+    crowd.prepare("get_many", search.GET_MANY)
     assert crowd.explain("get_many", [1, 2, 3]).rows_of(TABLE) <= 3
 
 
 def test_the_small_ones_stay_small(crowd: Planner) -> None:
     """The days come from the catalogue, and what sessions say from a row each."""
-    crowd.prepare("days", LOOKS["days"])
+    crowd.prepare("days", SEARCHES["days"])
     assert crowd.explain("days").scans_of(TABLE) == set()
     crowd.prepare("counters", load("tickwright.capabilities.operations.sql", "type_figures.sql")["type_counters"])
     assert crowd.explain("counters").rows_of("workers") <= 1000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kit.fix_plans import FILL, Planner
-from tickwright.capabilities.jobs.admin.search import _EXPLAIN
+from tickwright.capabilities.jobs.admin.search import EXPLAIN
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker import claims as claims_store
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest
@@ -167,7 +167,7 @@ def test_why_a_job_waits_is_read_from_a_bounded_part_of_the_due_index(planner: P
     planner.run(
         "INSERT INTO tickwright.task_types (name, target, concurrency) VALUES ('good', 'python:good', %s)", limit
     )
-    planner.prepare("why", _EXPLAIN)
+    planner.prepare("why", EXPLAIN)
     planner.run(FILL)
     planner.run(
         "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, priority) "

@@ -16,11 +16,14 @@ import asyncpg
 from tickwright.capabilities.jobs.admin.search import (
     COUNT_MAX,
     MANY_MAX,
+    SEARCHES,
     JobFilter,
     JobQuery,
     JobSearch,
-    JobStore,
     RevivedRows,
+    cancel,
+    revive,
+    with_ids,
 )
 from tickwright.capabilities.jobs.admin.views import BulkAction, DeadLetter, Requeued
 from tickwright.domain.errors import Rejected
@@ -34,7 +37,7 @@ from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fet
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
-LOOK_S = 5.0
+SEARCH_S = 5.0
 SHIFT_MAX = timedelta(days=3660)
 IDS_IN_AUDIT_MAX = 1000
 TIME_RULE = "scheduled_tasks_execute_at"
@@ -76,24 +79,25 @@ class BulkMove:
         return {name: str(value) for name, value in values.items() if value is not None}
 
 
-NOW = BulkMove()
-
-
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     """The jobs of a call, and where the next call continues."""
 
-    wanted: JobQuery
+    query: JobQuery
     ids: list[int]
     position: int | None
     as_of: datetime
+
+    @property
+    def more(self) -> bool:
+        return self.position is not None
 
 
 class JobBulkActions:
     """Bulk actions on jobs."""
 
-    def __init__(self, pool: Pool, store: JobStore, looking: JobSearch, cursors: Cursors) -> None:
-        self._pool, self._store, self._looking, self._cursors = pool, store, looking, cursors
+    def __init__(self, pool: Pool, search: JobSearch, cursors: Cursors) -> None:
+        self._pool, self._search, self._cursors = pool, search, cursors
 
     async def cancel(self, call: BulkCall) -> BulkAction:
         """Cancel pending jobs; ask the workers of held ones to stop them.
@@ -103,13 +107,13 @@ class JobBulkActions:
         """
         chosen = await self._choose(call, JobQuery(call.which, "cancel"))
         if call.dry_run:
-            return await self._told(call, chosen)
+            return await self._count(chosen)
         async with self._pool.acquire() as connection, connection.transaction():
-            ids = await self._store.lock_many(connection, chosen.wanted, chosen.ids)
-            done = await self._store.cancel(connection, ids)
-            await _audit(connection, call, "cancel_many", sorted(job_id for job_id, _ in done))
-        cancelled = sum(status == JobStatus.CANCELLED for _, status in done)
-        return await self._answer(call, chosen, sorted(job_id for job_id, _ in done), requested=len(done) - cancelled)
+            done = await cancel(connection, await _lock(connection, chosen.query, chosen.ids))
+            ids = sorted(job_id for job_id, _ in done)
+            await _audit(connection, call, "cancel_many", ids)
+        requested = sum(status != JobStatus.CANCELLED for _, status in done)
+        return BulkAction(len(ids) - requested, requested, ids, chosen.more, await self._next(call, chosen))
 
     async def retry(self, call: BulkCall) -> Requeued:
         """Run failed jobs again, with all their attempts, due now.
@@ -123,13 +127,13 @@ class JobBulkActions:
             raise Rejected("only_failed", "only failed jobs can be retried; leave status out", field="status")
         chosen = await self._choose(call, JobQuery(replace(call.which, statuses=(JobStatus.FAILED,))))
         if call.dry_run:
-            return Requeued(len(chosen.ids), [], chosen.position is not None, dry_run=True)
+            return Requeued(len(chosen.ids), [], chosen.more, dry_run=True)
         async with self._pool.acquire() as connection, connection.transaction():
-            revived = await self._store.revive(connection, chosen.ids, None, call.limit)
+            revived = await revive(connection, chosen.ids, None, call.limit)
             ids = [row["id"] for row in revived.rows]
             await _audit(connection, call, "retry_many", ids)
-        more, onward = chosen.position is not None, await self._next(call, chosen)
-        return Requeued(len(ids), ids, more, onward, key_reused=revived.key_reused, unfit=revived.unfit)
+        following = await self._next(call, chosen)
+        return Requeued(len(ids), ids, chosen.more, following, key_reused=revived.key_reused, unfit=revived.unfit)
 
     async def run_now(self, call: BulkCall) -> BulkAction:
         """Make pending jobs due now; skip those that are due already.
@@ -137,7 +141,7 @@ class JobBulkActions:
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        return await self._move(call, JobQuery(call.which, "run_now"), NOW, "run_now_many")
+        return await self._move(call, JobQuery(call.which, "run_now"), BulkMove(), "run_now_many")
 
     async def reschedule(self, call: BulkCall, move: BulkMove) -> BulkAction:
         """Move pending jobs to another time.
@@ -149,57 +153,52 @@ class JobBulkActions:
         move.check()
         return await self._move(call, JobQuery(call.which, "move", target=move.execute_at), move, "reschedule_many")
 
-    async def _move(self, call: BulkCall, wanted: JobQuery, move: BulkMove, action: str) -> BulkAction:
-        chosen = await self._choose(call, wanted, once=move.delay is not None or move.shift is not None)
+    async def _move(self, call: BulkCall, query: JobQuery, move: BulkMove, action: str) -> BulkAction:
+        chosen = await self._choose(call, query, once=move.delay is not None or move.shift is not None)
         if call.dry_run:
-            return await self._told(call, chosen)
+            return await self._count(chosen)
         at = move.execute_at if move.delay is None else chosen.as_of + move.delay
         try:
             async with self._pool.acquire() as connection, connection.transaction():
-                ids = await self._store.lock_many(connection, chosen.wanted, chosen.ids)
-                moved = await self._store.move_many(connection, ids, at, move.shift)
+                ids = await _lock(connection, chosen.query, chosen.ids)
+                moved = sorted(row["id"] for row in await connection.fetch(SEARCHES["move_many"], ids, at, move.shift))
                 await _audit(connection, call, action, moved, **move.shown())
         except asyncpg.CheckViolationError as error:
             raise refused(error) from error
-        return await self._answer(call, chosen, moved)
+        return BulkAction(len(moved), 0, moved, chosen.more, await self._next(call, chosen))
 
-    async def _choose(self, call: BulkCall, wanted: JobQuery, *, once: bool = False) -> _Chosen:
-        """Search for the jobs of a call until it has enough, there are no more, or ``LOOK_S`` is over."""
+    async def _choose(self, call: BulkCall, query: JobQuery, *, once: bool = False) -> _Chosen:
+        """Search for the jobs of a call until it has enough, there are no more, or ``SEARCH_S`` is over."""
         call.which.check(call.limit)
-        which = await self._store.with_ids(wanted.which)
-        as_of, position = await self._begin(call, wanted)
-        wanted = replace(wanted, which=which, as_of=as_of if once else None)
-        limit, until_s, ids = COUNT_MAX if call.dry_run else call.limit, monotonic() + LOOK_S, list[int]()
+        which = await with_ids(self._pool, query.which)
+        as_of, position = await self._begin(call, query)
+        query = replace(query, which=which, as_of=as_of if once else None)
+        limit, until_s, ids = COUNT_MAX if call.dry_run else call.limit, monotonic() + SEARCH_S, list[int]()
         after: int | None = position
         while after is not None and len(ids) < limit and monotonic() < until_s:
-            found = await self._looking.oldest(wanted, after, limit - len(ids))
+            found = await self._search.oldest(query, after, limit - len(ids))
             ids += found.ids
             after = found.position
-        return _Chosen(wanted, ids, after, as_of)
+        return _Chosen(query, ids, after, as_of)
 
-    async def _begin(self, call: BulkCall, wanted: JobQuery) -> tuple[datetime, int]:
+    async def _begin(self, call: BulkCall, query: JobQuery) -> tuple[datetime, int]:
         if call.cursor is None:
-            return await self._looking.now(), 0
-        listing = ("many", wanted.action, *call.which.listing())
+            return await self._search.now(), 0
+        listing = ("many", query.action, *call.which.listing())
         as_of, position = await self._cursors.read(call.cursor, tuple[datetime, int], *listing)
         return as_of, position
 
     async def _next(self, call: BulkCall, chosen: _Chosen) -> str | None:
-        if chosen.position is None:
+        if not chosen.more:
             return None
-        place = (chosen.as_of, chosen.position)
-        return await self._cursors.make(place, "many", chosen.wanted.action, *call.which.listing())
+        listing = ("many", chosen.query.action, *call.which.listing())
+        return await self._cursors.make((chosen.as_of, chosen.position), *listing)
 
-    async def _answer(self, call: BulkCall, chosen: _Chosen, ids: Sequence[int], requested: int = 0) -> BulkAction:
-        more = chosen.position is not None
-        return BulkAction(len(ids) - requested, requested, list(ids), more, await self._next(call, chosen))
-
-    async def _told(self, call: BulkCall, chosen: _Chosen) -> BulkAction:
-        """Return what the call would do; nothing is locked, so it may change at once."""
-        counts = await self._looking.status_of(chosen.wanted, chosen.ids)
+    async def _count(self, chosen: _Chosen) -> BulkAction:
+        """Return what a call would do; nothing is locked, so it may change at once."""
+        counts = await self._search.status_of(chosen.query, chosen.ids)
         requested = counts.get(JobStatus.PROCESSING, 0)
-        more = chosen.position is not None
-        return BulkAction(sum(counts.values()) - requested, requested, [], more, dry_run=call.dry_run)
+        return BulkAction(sum(counts.values()) - requested, requested, [], chosen.more, dry_run=True)
 
 
 def refused(error: asyncpg.CheckViolationError) -> Rejected:
@@ -207,6 +206,11 @@ def refused(error: asyncpg.CheckViolationError) -> Rejected:
     if error.constraint_name == TIME_RULE:
         return Rejected("time_out_of_range", "a job would be due before 1970 or after 9998; none was moved")
     return Rejected("job_unfit", f"a job breaks a rule that is younger than it ({error}); none was moved", status=409)
+
+
+async def _lock(connection: Connection, query: JobQuery, ids: list[int]) -> list[int]:
+    """Lock those of these live jobs that still match, except rows that another session has locked."""
+    return [row["id"] for row in await connection.fetch(query.sql("lock_many"), *query.arguments(), ids)]
 
 
 async def _audit(connection: Connection, call: BulkCall, action: str, ids: Sequence[int], **more: Any) -> None:
@@ -220,15 +224,15 @@ async def _audit(connection: Connection, call: BulkCall, action: str, ids: Seque
 _SQL = load("tickwright.capabilities.jobs.sql", "dead_letters.sql")
 _END = datetime(9999, 1, 1, tzinfo=UTC)
 Kind = Literal["job", "outbox"]
-LOOKED_MAX = 100_000
+COUNTED_MAX = 100_000
 """How many dead letters a count reads: no index has their subjects."""
 
 
 class DeadLetterAdmin:
     """Lists and requeues dead letters."""
 
-    def __init__(self, pool: Pool, store: JobStore, cursors: Cursors) -> None:
-        self._pool, self._store, self._cursors = pool, store, cursors
+    def __init__(self, pool: Pool, cursors: Cursors) -> None:
+        self._pool, self._cursors = pool, cursors
 
     async def list(
         self,
@@ -249,10 +253,9 @@ class DeadLetterAdmin:
             before, before_id = await self._cursors.read(cursor, tuple[datetime, int], "dead", kind, subject)
         rows = await fetch_page(self._pool, _SQL["list_dead"], before, before_id, kind, subject, limit + 1)
         items = [view(DeadLetter, row) for row in rows[:limit]]
-        more = None
-        if len(rows) > limit:
-            more = await self._cursors.make((items[-1].died_at, items[-1].id), "dead", kind, subject)
-        return Page(items, more)
+        if len(rows) <= limit:
+            return Page(items)
+        return Page(items, await self._cursors.make((items[-1].died_at, items[-1].id), "dead", kind, subject))
 
     async def count(self, kind: Kind, *, ids: Sequence[int] | None = None, subject: str | None = None) -> Requeued:
         """Count what a requeue would take, among at most 100,000; ``more`` where there are others.
@@ -261,8 +264,8 @@ class DeadLetterAdmin:
             Rejected: ``empty_filter``. Permanent.
         """
         JobFilter(ids=None if ids is None else tuple(ids), task_type=subject).check(MANY_MAX)
-        row = await self._pool.fetchrow(_SQL["count_dead"], kind, ids, subject, LOOKED_MAX)
-        return Requeued(row["found"], [], row["looked"] == LOOKED_MAX, dry_run=True)
+        row = await self._pool.fetchrow(_SQL["count_dead"], kind, ids, subject, COUNTED_MAX)
+        return Requeued(row["found"], [], row["looked"] == COUNTED_MAX, dry_run=True)
 
     async def requeue(
         self,
@@ -289,26 +292,25 @@ class DeadLetterAdmin:
         after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
         async with self._pool.acquire() as connection, connection.transaction():
             if kind == "job":
-                revived = await self._store.revive(connection, ids, subject, limit, after)
+                revived = await revive(connection, ids, subject, limit, after)
             else:
                 revived = await self._revive_messages(connection, ids, subject, limit, after)
             done = [row["id"] for row in revived.rows]
             if done:
                 before = masked_document({"kind": kind, "ids": ids, "subject": subject})
                 subjects = "jobs" if kind == "job" else "outbox"
-                await write_audit(
-                    connection, caller, "dead_letters.requeue", subjects, before=before, after={"ids": done}
-                )
-        onward = None if revived.last_id is None else await self._cursors.make(revived.last_id, *listing)
-        stay, unfit = revived.key_reused, revived.unfit
-        return Requeued(len(done), done, onward is not None, onward, key_reused=stay, unfit=unfit)
+                action = "dead_letters.requeue"
+                await write_audit(connection, caller, action, subjects, before=before, after={"ids": done})
+        following = None if revived.last_id is None else await self._cursors.make(revived.last_id, *listing)
+        more, stay, unfit = following is not None, revived.key_reused, revived.unfit
+        return Requeued(len(done), done, more, following, key_reused=stay, unfit=unfit)
 
     async def _revive_messages(
         self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int, after: int
     ) -> RevivedRows:
         rows = await connection.fetch(_SQL["pick_dead_messages"], ids, destination, limit, after)
-        back = [row for row in rows if row["fits"]]
-        if back:
-            await connection.execute(_SQL["revive_messages"], [row["id"] for row in back])
+        revived = [row for row in rows if row["fits"]]
+        if revived:
+            await connection.execute(_SQL["revive_messages"], [row["id"] for row in revived])
         unfit = [row["id"] for row in rows if not row["fits"]]
-        return RevivedRows(back, [], unfit, rows[-1]["id"] if len(rows) == limit else None)
+        return RevivedRows(revived, [], unfit, rows[-1]["id"] if len(rows) == limit else None)

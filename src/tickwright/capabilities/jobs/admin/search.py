@@ -1,14 +1,14 @@
 """Searches for jobs with bounded rows and time; each search returns its position.
 
 An index on a job's text, its state, or its time with its type would cost too much at every claim. So a search walks the
-primary keys and stops after ``LOOK_MAX`` rows or ``LOOK_TIME``. The caller continues from there with a cursor. Three
+primary keys and stops after ``READ_MAX`` rows or ``READ_TIME``. The caller continues from there with a cursor. Three
 shortcuts avoid the walk: ids, a type with few live jobs, the jobs of one worker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -19,6 +19,7 @@ from tickwright.store.paging import LIMIT_DEFAULT, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_lanes
 
+T = TypeVar("T")
 MANY_MAX = 1000
 LIVE = frozenset({JobStatus.PENDING, JobStatus.PROCESSING})
 DONE = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
@@ -64,12 +65,13 @@ class JobFilter:
 
     def shown(self) -> dict[str, Any]:
         """Return the fields that are set, for the audit trail."""
-        values = {one.name: getattr(self, one.name) for one in fields(JobFilter) if not one.name.startswith("in_")}
+        names = [field.name for field in fields(JobFilter) if not field.name.startswith("in_")]
+        values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value not in {None, ()}}
 
     def listing(self) -> tuple[Any, ...]:
         """Return every field; a cursor is bound to them."""
-        return tuple(getattr(self, one.name) for one in fields(JobFilter))
+        return tuple(getattr(self, field.name) for field in fields(JobFilter))
 
     def wants(self, some: frozenset[JobStatus]) -> bool:
         """Whether a job in one of these states could match."""
@@ -93,26 +95,25 @@ class ListQuery(JobFilter):
     @classmethod
     def of(cls, which: JobFilter, cursor: str | None, limit: int) -> "ListQuery":
         """Return the query of one page of the jobs that ``which`` matches."""
-        return cls(**{one.name: getattr(which, one.name) for one in fields(JobFilter)}, cursor=cursor, limit=limit)
+        return cls(
+            **{field.name: getattr(which, field.name) for field in fields(JobFilter)}, cursor=cursor, limit=limit
+        )
 
 
-LOOK_MAX = 20_000
-LOOK_TIME = timedelta(milliseconds=80)
+READ_MAX = 20_000
+READ_TIME = timedelta(milliseconds=80)
 COUNT_TIME = timedelta(milliseconds=40)
 FEW_MAX = 5_000
 COUNT_MAX = 10_000
 RUNNING = frozenset({JobStatus.PROCESSING})
 FAILED = frozenset({JobStatus.FAILED})
 
-LOOKS = {
+SEARCHES = {
     name: "\n".join(line for line in text.splitlines() if not line.startswith("--"))
     for name, text in with_lanes(load("tickwright.capabilities.jobs.sql", "search.sql")).items()
 }
-_FAMILY, _LIVE, _DEAD = (
-    "tickwright.scheduled_tasks",
-    "ONLY tickwright.scheduled_tasks",
-    "tickwright.scheduled_tasks_dead",
-)
+_FAMILY, _LIVE = "tickwright.scheduled_tasks", "ONLY tickwright.scheduled_tasks"
+_DEAD = "tickwright.scheduled_tasks_dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +133,17 @@ class JobQuery:
 
     def sql(self, name: str, **parts: str) -> str:
         """Return a statement with these conditions."""
-        fold = LOOKS["fold"] if self.which.text is not None and self.which.text.isascii() else ""
-        places = {"key": "t.idempotency_key", "error": "t.error_message", "payload": "t.payload::text"}
+        fold = SEARCHES["fold"] if self.which.text is not None and self.which.text.isascii() else ""
+        texts = {"key": "t.idempotency_key", "error": "t.error_message", "payload": "t.payload::text"}
         if not self.which.in_addresses:
-            places = {place: LOOKS["masked"].format(text=text, separator=SEPARATOR) for place, text in places.items()}
-        return LOOKS[name].format(matches=LOOKS["matches"].format(fold=fold, **places), **parts)
+            texts = {name: SEARCHES["masked"].format(text=text, separator=SEPARATOR) for name, text in texts.items()}
+        return SEARCHES[name].format(matches=SEARCHES["matches"].format(fold=fold, **texts), **parts)
 
     def arguments(self) -> tuple[Any, ...]:
         """Return the values of the fragment ``matches``."""
         which = self.which
         return (
-            [str(one) for one in which.statuses] or None, which.task_type, which.execute_from, which.execute_to,
+            [str(status) for status in which.statuses] or None, which.task_type, which.execute_from, which.execute_to,
             which.patterns(), self.action, self.as_of, self.target,
         )  # fmt: skip
 
@@ -176,7 +177,7 @@ class _SearchSource:
 
     source: str
     ids: list[int] | None = None
-    rows_max: int = field(default_factory=lambda: LOOK_MAX)
+    rows_max: int = field(default_factory=lambda: READ_MAX)
 
 
 class JobSearch:
@@ -187,37 +188,31 @@ class JobSearch:
 
     async def newest(self, which: JobFilter, before: int, limit: int) -> SearchPage:
         """Return at most ``limit`` jobs below an id, from high to low."""
-        try:
-            return await self._newest(which, before, limit)
-        except asyncpg.UndefinedTableError:  # retention has just dropped the oldest day
-            return await self._newest(which, before, limit)
+        return await _again_where_dropped(lambda: self._newest(which, before, limit))
 
-    async def oldest(self, wanted: JobQuery, after: int, limit: int) -> SearchPage:
+    async def oldest(self, query: JobQuery, after: int, limit: int) -> SearchPage:
         """Return at most ``limit`` live jobs above an id, from low to high; dead ones if the filter is ``failed``."""
-        which = wanted.which
-        place = _SearchSource(_LIVE, await self._narrowed(which))
+        which = query.which
+        source = _SearchSource(_LIVE, await self._narrowed(which))
         if set(which.statuses) == FAILED:
-            place = _SearchSource(_DEAD, None if which.ids is None else list(which.ids))
-        return await self._look("look_oldest", wanted, place, after, limit)
+            source = _SearchSource(_DEAD, None if which.ids is None else list(which.ids))
+        return await self._search("look_oldest", query, source, after, limit)
 
     async def count(self, which: JobFilter) -> SearchCounts:
         """Count the jobs that match by status, each up to ``COUNT_MAX`` and with bounded work."""
-        try:
-            return await self._count(which)
-        except asyncpg.UndefinedTableError:
-            return await self._count(which)
+        return await _again_where_dropped(lambda: self._count(which))
 
-    async def status_of(self, wanted: JobQuery, ids: Sequence[int]) -> dict[str, int]:
+    async def status_of(self, query: JobQuery, ids: Sequence[int]) -> dict[str, int]:
         """Return how many of these jobs match, by status."""
-        rows = await self._pool.fetch(wanted.sql("count_ids"), *wanted.arguments(), list(ids))
+        rows = await self._pool.fetch(query.sql("count_ids"), *query.arguments(), list(ids))
         return {row["status"]: row["jobs"] for row in rows}
 
     async def now(self) -> datetime:
         """Return the database's clock."""
-        at: datetime = await self._pool.fetchval(LOOKS["now"])
+        at: datetime = await self._pool.fetchval(SEARCHES["now"])
         return at
 
-    async def _places(self, which: JobFilter) -> list[_SearchSource]:
+    async def _sources(self, which: JobFilter) -> list[_SearchSource]:
         if which.ids is not None and which.worker is None:
             return [_SearchSource(_FAMILY, list(which.ids))]
         if which.worker is not None or set(which.statuses) == RUNNING:
@@ -226,21 +221,21 @@ class JobSearch:
         if few is None:
             source = await self._source(which)
             return [_SearchSource(source)] if source else []
-        rest = replace(which, statuses=tuple(one for one in which.statuses or JobStatus if one not in LIVE))
+        rest = replace(which, statuses=tuple(status for status in which.statuses or JobStatus if status not in LIVE))
         source = await self._source(rest) if rest.statuses else ""
         live = [_SearchSource(_LIVE, few)]
-        return [*live, _SearchSource(source, rows_max=LOOK_MAX - len(few))] if source else live
+        return [*live, _SearchSource(source, rows_max=READ_MAX - len(few))] if source else live
 
     async def _narrowed(self, which: JobFilter) -> list[int] | None:
         """Return the ids of the only live jobs that can match, where an index has them; else ``None``."""
         if which.ids is not None and which.worker is None:
             return list(which.ids)
         if which.worker is not None or set(which.statuses) == RUNNING:
-            rows = await fetch_page(self._pool, LOOKS["held_by"], which.worker, LOOK_MAX, COUNT_MAX)
+            rows = await fetch_page(self._pool, SEARCHES["held_by"], which.worker, READ_MAX, COUNT_MAX)
             return [row["id"] for row in rows if which.ids is None or row["id"] in which.ids]
         if which.task_type is None:
             return None
-        rows = await fetch_page(self._pool, LOOKS["of_type"], which.task_type, FEW_MAX + 1)
+        rows = await fetch_page(self._pool, SEARCHES["of_type"], which.task_type, FEW_MAX + 1)
         return None if len(rows) > FEW_MAX else [row["id"] for row in rows]
 
     async def _source(self, which: JobFilter) -> str:
@@ -249,44 +244,41 @@ class JobSearch:
             return _FAMILY
         tables = [name for name, states in ((_LIVE, LIVE), (_DEAD, FAILED)) if which.wants(states)]
         if which.wants(DONE):
-            tables += [f"tickwright.{row['relname']}" for row in await self._pool.fetch(LOOKS["days"])]
+            tables += [f"tickwright.{row['relname']}" for row in await self._pool.fetch(SEARCHES["days"])]
         if len(tables) < 2:
             return "".join(tables)
-        return "({})".format(" UNION ALL ".join(LOOKS["whole"].format(source=table) for table in tables))
+        return "({})".format(" UNION ALL ".join(SEARCHES["whole"].format(source=table) for table in tables))
 
     async def _newest(self, which: JobFilter, before: int, limit: int) -> SearchPage:
-        places = await self._places(which)
-        return merge(
-            [await self._look("look_newest", JobQuery(which), place, before, limit) for place in places], limit
-        )
+        sources, query = await self._sources(which), JobQuery(which)
+        return merge([await self._search("look_newest", query, source, before, limit) for source in sources], limit)
 
-    async def _look(self, name: str, wanted: JobQuery, place: _SearchSource, start: int, limit: int) -> SearchPage:
-        within = "" if place.ids is None else LOOKS["within"]
-        sql = wanted.sql(name, source=place.source, within=within)
+    async def _search(self, name: str, query: JobQuery, source: _SearchSource, start: int, limit: int) -> SearchPage:
+        sql = query.sql(name, source=source.source, within="" if source.ids is None else SEARCHES["within"])
         rows = await fetch_page(
-            self._pool, sql, *wanted.arguments(), LOOK_TIME, start, place.rows_max, limit + 1,
-            *(() if place.ids is None else (place.ids,)),
+            self._pool, sql, *query.arguments(), READ_TIME, start, source.rows_max, limit + 1,
+            *(() if source.ids is None else (source.ids,)),
         )  # fmt: skip
-        return read_look(rows, place.rows_max, limit, down=name == "look_newest")
+        return read_rows(rows, source.rows_max, limit, down=name == "look_newest")
 
     async def _count(self, which: JobFilter) -> SearchCounts:
-        asked = {str(state) for state in which.statuses or JobStatus}
-        counts, more = dict.fromkeys(asked, 0), set[str]()
+        wanted = {str(state) for state in which.statuses or JobStatus}
+        counts, more = dict.fromkeys(wanted, 0), set[str]()
         if which.ids is not None or which.worker is not None:
             ids = await self._narrowed(which) or []
             return SearchCounts(counts | await self.status_of(JobQuery(which), ids), frozenset())
         for states, count in ((LIVE, self._count_live), (FAILED, self._count_walk), (DONE, self._count_walk)):
             if which.wants(states):
                 found = await count(which, states)
-                counts |= {state: jobs for state, jobs in found.counts.items() if state in asked}
-                more |= found.at_least & asked
+                counts |= {state: jobs for state, jobs in found.counts.items() if state in wanted}
+                more |= found.at_least & wanted
         more |= {state for state, jobs in counts.items() if jobs >= COUNT_MAX}
         return SearchCounts({state: min(jobs, COUNT_MAX) for state, jobs in counts.items()}, frozenset(more))
 
     async def _count_live(self, which: JobFilter, _: frozenset[JobStatus]) -> SearchCounts:
-        wanted = JobQuery(which)
-        sql, values = wanted.sql("count_live"), wanted.arguments()
-        rows = await fetch_page(self._pool, sql, *values, COUNT_TIME, COUNT_MAX, COUNT_MAX)
+        query = JobQuery(which)
+        bounds = COUNT_TIME, COUNT_MAX, COUNT_MAX
+        rows = await fetch_page(self._pool, query.sql("count_live"), *query.arguments(), *bounds)
         more = frozenset(row["status"] for row in rows if row["at_least"])
         return SearchCounts({row["status"]: row["jobs"] for row in rows}, more)
 
@@ -294,17 +286,23 @@ class JobSearch:
         source = await self._source(replace(which, statuses=tuple(sorted(states))))
         if not source:
             return SearchCounts({}, frozenset())
-        wanted = JobQuery(which)
-        sql, values = wanted.sql("count_walk", source=source), wanted.arguments()
-        rows = await fetch_page(self._pool, sql, *values, COUNT_TIME, COUNT_MAX)
+        query = JobQuery(which)
+        sql = query.sql("count_walk", source=source)
+        rows = await fetch_page(self._pool, sql, *query.arguments(), COUNT_TIME, COUNT_MAX)
         seen = sum(row["seen"] for row in rows)
-        whole = seen < COUNT_MAX and sum(row["looked"] for row in rows) == seen
-        return SearchCounts(
-            {row["status"]: row["jobs"] for row in rows}, frozenset() if whole else frozenset(map(str, states))
-        )
+        is_whole = seen < COUNT_MAX and sum(row["looked"] for row in rows) == seen
+        counts = {row["status"]: row["jobs"] for row in rows}
+        return SearchCounts(counts, frozenset() if is_whole else frozenset(map(str, states)))
 
 
-def read_look(rows: Sequence[Any], rows_max: int, limit: int, *, down: bool) -> SearchPage:
+async def _again_where_dropped(search: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await search()
+    except asyncpg.UndefinedTableError:  # retention has just dropped the oldest day
+        return await search()
+
+
+def read_rows(rows: Sequence[Any], rows_max: int, limit: int, *, down: bool) -> SearchPage:
     """Return the result of a search's rows: up to ``limit`` matches, and where the next search begins."""
     ids: list[int] = []
     searched = 0
@@ -330,21 +328,17 @@ def merge(parts: Sequence[SearchPage], limit: int) -> SearchPage:
     """
     stopped = max((part.position for part in parts if part.position is not None), default=None)
     searched = sum(part.searched for part in parts)
-    ids = sorted({one for part in parts for one in part.ids if stopped is None or one >= stopped}, reverse=True)
+    found = {job_id for part in parts for job_id in part.ids if stopped is None or job_id >= stopped}
+    ids = sorted(found, reverse=True)
     if len(ids) > limit:
         return SearchPage(ids[:limit], ids[limit - 1], searched)
     return SearchPage(ids, stopped, searched)
 
 
-_QUERIES = load("tickwright.capabilities.jobs.sql", "jobs.sql")
-_SHOWN = "\n".join(_QUERIES["shown"].splitlines()[1:])
-_GET = _QUERIES["get"].format(shown=_SHOWN)
-_EXPLAIN = _QUERIES["explain"].format(shown=_SHOWN)
-_GET_MANY = _QUERIES["get_many"].format(shown=_SHOWN)
-
+QUERIES = load("tickwright.capabilities.jobs.sql", "jobs.sql")
+_SHOWN = "\n".join(QUERIES["shown"].splitlines()[1:])
+GET, EXPLAIN, GET_MANY = (QUERIES[name].format(shown=_SHOWN) for name in ("get", "explain", "get_many"))
 _KEY = ("idempotency_key", "request_digest")
-
-Row = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,103 +352,56 @@ class RevivedRows:
         last_id: The last id, where the limit left some over; else ``None``.
     """
 
-    rows: "list[Row]"
+    rows: list[Any]
     key_reused: list[int]
     unfit: list[int]
     last_id: int | None
 
 
-class JobStore:
-    """The operators' queries on live and finished jobs."""
+async def cancel(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str]]:
+    """Cancel locked live jobs; return ``(id, status after)``."""
+    return [(row[0], row[1]) for row in await connection.fetch(QUERIES["cancel"], list(ids))]
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
 
-    async def get(self, job_id: int) -> Row | None:
-        """Return one job."""
-        return await self._pool.fetchrow(_GET, job_id)
+async def with_ids(pool: Pool, which: JobFilter) -> JobFilter:
+    """Replace an idempotency key in a filter by the id of its job: a key has one job, or none."""
+    if which.idempotency_key is None:
+        return which
+    holder: int | None = await pool.fetchval(QUERIES["key_holder"], which.idempotency_key)
+    ids = () if holder is None or (which.ids is not None and holder not in which.ids) else (holder,)
+    return replace(which, ids=ids, idempotency_key=None)
 
-    async def explain(self, job_id: int) -> Row | None:
-        """Return the facts of one job's explanation."""
-        return await self._pool.fetchrow(_EXPLAIN, job_id)
 
-    async def get_many(self, ids: Sequence[int]) -> Sequence[Row]:
-        """Return the jobs of a page, newest first."""
-        rows: Sequence[Row] = await self._pool.fetch(_GET_MANY, list(ids))
+async def revive(
+    connection: Connection, ids: Sequence[int] | None, task_type: str | None, limit: int, after: int = 0
+) -> RevivedRows:
+    """Make dead letters pending again, by id or of a type, behind the id ``after``.
+
+    Where another job has its idempotency key, a letter stays: a key has one job. It also stays where it breaks a rule
+    of new jobs, such as a payload that an earlier release accepted.
+    """
+    some = None if ids is None else list(ids)
+    rows: list[Any] = await connection.fetch(QUERIES["pick_dead"], some, task_type, limit, after)
+    fit = [row for row in rows if row["fits"]]
+    revived = await _hold_keys(connection, fit)
+    if revived:
+        await connection.execute(QUERIES["revive"], [row["id"] for row in revived])
+        await connection.execute(QUERIES["revive_fences"], *_columns(revived, "id", "fence", *_KEY))
+    revived_ids = {row["id"] for row in revived}
+    stay = [row["id"] for row in fit if row["id"] not in revived_ids]
+    unfit = [row["id"] for row in rows if not row["fits"]]
+    return RevivedRows(revived, stay, unfit, rows[-1]["id"] if len(rows) == limit else None)
+
+
+async def _hold_keys(connection: Connection, rows: list[Any]) -> list[Any]:
+    """Hold the keys of these dead letters again; return the rows without a key, or whose key no other job holds."""
+    keyed = [row for row in rows if row["idempotency_key"] is not None]
+    if not keyed:
         return rows
-
-    async def key_holder(self, key: str) -> int | None:
-        """Return the id of the job that holds an idempotency key."""
-        found: int | None = await self._pool.fetchval(_QUERIES["key_holder"], key)
-        return found
-
-    async def lock(self, connection: Connection, job_id: int) -> Row | None:
-        """Lock a live job."""
-        return await connection.fetchrow(_QUERIES["lock"], job_id)
-
-    async def status(self, connection: Connection, job_id: int) -> str | None:
-        """Return the status of a live or finished job."""
-        found: str | None = await connection.fetchval(_QUERIES["finished_status"], job_id)
-        return found
-
-    async def cancel(self, connection: Connection, ids: Sequence[int]) -> "list[tuple[int, str]]":
-        """Cancel locked live jobs; return ``(id, status after)``."""
-        return [(row[0], row[1]) for row in await connection.fetch(_QUERIES["cancel"], list(ids))]
-
-    async def reschedule(
-        self, connection: Connection, job_id: int, execute_at: datetime | None, delay: timedelta | None
-    ) -> datetime:
-        """Move a locked pending job."""
-        moved: datetime = await connection.fetchval(_QUERIES["reschedule"], job_id, execute_at, delay)
-        return moved
-
-    async def with_ids(self, which: JobFilter) -> JobFilter:
-        """Replace an idempotency key in a filter by the id of its job: a key has one job, or none."""
-        if which.idempotency_key is None:
-            return which
-        holder = await self.key_holder(which.idempotency_key)
-        ids = () if holder is None or (which.ids is not None and holder not in which.ids) else (holder,)
-        return replace(which, ids=ids, idempotency_key=None)
-
-    async def lock_many(self, connection: Connection, wanted: JobQuery, ids: Sequence[int]) -> list[int]:
-        """Lock those of these live jobs that still match, except rows that another session has locked."""
-        rows = await connection.fetch(wanted.sql("lock_many"), *wanted.arguments(), list(ids))
-        return [row["id"] for row in rows]
-
-    async def move_many(
-        self, connection: Connection, ids: Sequence[int], at: datetime | None, shift: timedelta | None
-    ) -> list[int]:
-        """Move locked pending jobs; return their ids, sorted."""
-        return sorted(row["id"] for row in await connection.fetch(LOOKS["move_many"], list(ids), at, shift))
-
-    async def revive(
-        self, connection: Connection, ids: Sequence[int] | None, task_type: str | None, limit: int, after: int = 0
-    ) -> RevivedRows:
-        """Make dead letters pending again, by id or of a type, behind the id ``after``.
-
-        Where another job has its idempotency key, a letter stays: a key has one job. It also stays where it breaks a
-        rule of new jobs, such as a payload that an earlier release accepted.
-        """
-        some = None if ids is None else list(ids)
-        rows: list[Row] = await connection.fetch(_QUERIES["pick_dead"], some, task_type, limit, after)
-        unfit = [row["id"] for row in rows if not row["fits"]]
-        back = await self._with_keys(connection, [row for row in rows if row["fits"]])
-        if back:
-            await connection.execute(_QUERIES["revive"], [row["id"] for row in back])
-            await connection.execute(_QUERIES["revive_fences"], *_columns(back, "id", "fence", *_KEY))
-        ids_back = {row["id"] for row in back}
-        stay = [row["id"] for row in rows if row["fits"] and row["id"] not in ids_back]
-        return RevivedRows(back, stay, unfit, rows[-1]["id"] if len(rows) == limit else None)
-
-    async def _with_keys(self, connection: Connection, rows: "list[Row]") -> "list[Row]":
-        """Hold the keys of these dead letters again; return the rows without a key, or whose key no other job holds."""
-        keyed = [row for row in rows if row["idempotency_key"] is not None]
-        if not keyed:
-            return rows
-        held = await connection.fetch(_QUERIES["hold_keys"], *_columns(keyed, "id", *_KEY))
-        ours = {row["job_id"] for row in held}
-        return [row for row in rows if row["idempotency_key"] is None or row["id"] in ours]
+    held = await connection.fetch(QUERIES["hold_keys"], *_columns(keyed, "id", *_KEY))
+    ours = {row["job_id"] for row in held}
+    return [row for row in rows if row["idempotency_key"] is None or row["id"] in ours]
 
 
-def _columns(rows: "Sequence[Row]", *names: str) -> list[list[Any]]:
+def _columns(rows: Sequence[Any], *names: str) -> list[list[Any]]:
     return [[row[name] for row in rows] for name in names]

@@ -12,7 +12,20 @@ from typing import Any
 import asyncpg
 
 from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall, DeadLetterAdmin, JobBulkActions, refused
-from tickwright.capabilities.jobs.admin.search import COUNT_MAX, MANY_MAX, JobFilter, JobSearch, JobStore, ListQuery
+from tickwright.capabilities.jobs.admin.search import (
+    COUNT_MAX,
+    EXPLAIN,
+    GET,
+    GET_MANY,
+    MANY_MAX,
+    QUERIES,
+    JobFilter,
+    JobSearch,
+    ListQuery,
+    cancel,
+    revive,
+    with_ids,
+)
 from tickwright.capabilities.jobs.admin.views import (
     BulkAction,
     JobAction,
@@ -42,13 +55,12 @@ class JobService:
 
     def __init__(self, pool: Pool, *, enqueuer: Enqueuer, allow_target: Callable[[str], None]) -> None:
         self._pool = pool
-        self._store = JobStore(pool)
         self._cursors = Cursors(pool)
-        self._looking = JobSearch(pool)
-        self.many = JobBulkActions(pool, self._store, self._looking, self._cursors)
+        self._search = JobSearch(pool)
+        self.many = JobBulkActions(pool, self._search, self._cursors)
         self.enqueuer = enqueuer
         self.types = TaskTypes(pool, allow_target)
-        self.dead_letters = DeadLetterAdmin(pool, self._store, self._cursors)
+        self.dead_letters = DeadLetterAdmin(pool, self._cursors)
         self.imports = JobImports(pool, enqueuer)
 
     async def schedule_text(
@@ -63,7 +75,7 @@ class JobService:
         Raises:
             Rejected: ``job_not_found`` (404). Permanent; types without history delete their jobs at the end.
         """
-        row = await self._store.get(job_id)
+        row = await self._pool.fetchrow(GET, job_id)
         if row is None:
             raise _not_found(job_id)
         return job_detail(row)
@@ -76,14 +88,14 @@ class JobService:
         """
         limit, listing = bounded(query.limit), ("jobs", *query.listing())
         before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
-        found = await self._looking.newest(await self._store.with_ids(query), before, limit)
-        rows = await self._store.get_many(found.ids) if found.ids else []
+        found = await self._search.newest(await with_ids(self._pool, query), before, limit)
+        rows = await self._pool.fetch(GET_MANY, found.ids) if found.ids else []
         more = None if found.position is None else await self._cursors.make(found.position, *listing)
         return JobPage([job_view(JobView, row) for row in rows], more, found.searched)
 
     async def count(self, which: JobFilter) -> JobCounts:
         """Return how many jobs match, by state; the work of each count is bounded."""
-        counted = await self._looking.count(await self._store.with_ids(which))
+        counted = await self._search.count(await with_ids(self._pool, which))
         partial = any(counted.counts[state] < COUNT_MAX for state in counted.at_least)
         return JobCounts(counted.counts, COUNT_MAX, sorted(counted.at_least), partial)
 
@@ -93,7 +105,7 @@ class JobService:
         Raises:
             Rejected: ``job_not_found`` (404). Permanent.
         """
-        facts = await self._store.explain(job_id)
+        facts = await self._pool.fetchrow(EXPLAIN, job_id)
         if facts is None:
             raise _not_found(job_id)
         return explain(facts)
@@ -109,16 +121,10 @@ class JobService:
         """
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, job_id)
-            [(_, status)] = await self._store.cancel(connection, [job_id])
+            [(_, status)] = await cancel(connection, [job_id])
             outcome = "cancelled" if status == JobStatus.CANCELLED else "requested"
-            await write_audit(
-                connection,
-                caller,
-                "jobs.cancel",
-                f"job:{job_id}",
-                before={"status": before["status"]},
-                after={"status": status, "outcome": outcome},
-            )
+            after = {"status": status, "outcome": outcome}
+            await _audit(connection, caller, "cancel", job_id, {"status": before["status"]}, after)
         return JobAction(job_id, status, outcome)
 
     async def reschedule(
@@ -149,22 +155,21 @@ class JobService:
                 Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
-            revived = await self._store.revive(connection, [job_id], None, 1)
+            revived = await revive(connection, [job_id], None, 1)
             if revived.key_reused:
                 raise Rejected("key_reused", f"another job has the idempotency key of job {job_id} by now", status=409)
             if revived.unfit:
-                raise _unfit(job_id)
+                raise Rejected(
+                    "job_unfit",
+                    f"job {job_id} breaks a rule of new jobs that is younger than it, such as that of payloads with "
+                    "1e1000; schedule it again as one that keeps it",
+                    status=409,
+                )
             if not revived.rows:
-                status = await self._store.status(connection, job_id)
+                status = await connection.fetchval(QUERIES["finished_status"], job_id)
                 raise _not_found(job_id) if status is None else _wrong_state("job_not_failed", job_id, status)
-            await write_audit(
-                connection,
-                caller,
-                "jobs.retry",
-                f"job:{job_id}",
-                before={"status": "failed", "attempts": revived.rows[0]["attempts"]},
-                after={"status": "pending", "attempts": 0},
-            )
+            before = {"status": "failed", "attempts": revived.rows[0]["attempts"]}
+            await _audit(connection, caller, "retry", job_id, before, {"status": "pending", "attempts": 0})
         return JobAction(job_id, JobStatus.PENDING, "retried")
 
     async def _move(
@@ -175,23 +180,17 @@ class JobService:
             if before["status"] != JobStatus.PENDING:
                 raise _wrong_state("job_not_pending", job_id, before["status"])
             try:
-                moved = await self._store.reschedule(connection, job_id, execute_at, delay)
+                moved = await connection.fetchval(QUERIES["reschedule"], job_id, execute_at, delay)
             except asyncpg.CheckViolationError as error:
                 raise refused(error) from error
-            await write_audit(
-                connection,
-                caller,
-                f"jobs.{action}",
-                f"job:{job_id}",
-                before={"execute_at": before["execute_at"], "retry_at": before["retry_at"]},
-                after={"execute_at": moved},
-            )
+            former = {"execute_at": before["execute_at"], "retry_at": before["retry_at"]}
+            await _audit(connection, caller, action, job_id, former, {"execute_at": moved})
         return JobAction(job_id, JobStatus.PENDING, "rescheduled" if action == "reschedule" else action, moved)
 
     async def _locked(self, connection: Connection, job_id: int) -> Any:
-        row = await self._store.lock(connection, job_id)
+        row = await connection.fetchrow(QUERIES["lock"], job_id)
         if row is None:
-            status = await self._store.status(connection, job_id)
+            status = await connection.fetchval(QUERIES["finished_status"], job_id)
             raise _not_found(job_id) if status is None else _wrong_state("job_finished", job_id, status)
         return row
 
@@ -204,25 +203,22 @@ class JobService:
         return await self.many.retry(BulkCall(which, caller, limit))
 
 
+async def _audit(  # noqa: PLR0917  the columns of the row
+    connection: Connection, caller: Caller, action: str, job_id: int, before: Any, after: Any
+) -> None:
+    await write_audit(connection, caller, f"jobs.{action}", f"job:{job_id}", before=before, after=after)
+
+
 def _not_found(job_id: int) -> Rejected:
     return Rejected("job_not_found", f"there is no job {job_id}, or its type keeps no history", status=404)
 
 
-def _unfit(job_id: int) -> Rejected:
-    return Rejected(
-        "job_unfit",
-        f"job {job_id} breaks a rule of new jobs that is younger than it, such as that of payloads with 1e1000; "
-        "schedule it again as one that keeps it",
-        status=409,
-    )
-
-
 def _wrong_state(code: str, job_id: int, status: str) -> Rejected:
-    words = {
+    reasons = {
         "job_finished": "it is finished",
         "job_not_pending": "only a pending job can be moved",
         "job_not_failed": "only a failed job can be retried",
     }
     if code == "job_not_pending" and status in {"completed", "failed", "cancelled"}:
         code = "job_finished"
-    return Rejected(code, f"job {job_id} is {status}: {words[code]}", status=409, state=str(status))
+    return Rejected(code, f"job {job_id} is {status}: {reasons[code]}", status=409, state=str(status))

@@ -4,7 +4,7 @@ No type has a field for a secret or a hash, so none can leak. The exceptions, :c
 :class:`SecretView`, show a new secret once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -233,10 +233,6 @@ def task_type_view(row: Mapping[str, Any]) -> TaskTypeView:
     )
 
 
-# Attempts of a job as a list: those with an entry in ``attempt_errors``, and the present or last one from the row.
-# Pure.
-
-
 class _Noted(msgspec.Struct):
     """An entry of ``attempt_errors``; manual changes may leave entries of other shapes."""
 
@@ -253,32 +249,25 @@ class _Noted(msgspec.Struct):
 def job_detail(row: Mapping[str, Any]) -> JobDetail:
     """Return a job's row with its known attempts."""
     log = attempt_log(row)
-    first = next((one.lateness_ms for one in log if one.fence == 1), None)
+    first = next((attempt.lateness_ms for attempt in log if attempt.fence == 1), None)
     trace = read_traceparent(row["traceparent"])
     return job_view(JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace)
 
 
 def attempt_log(row: Mapping[str, Any]) -> list[AttemptView]:
     """Return the attempts in order: at most ten noted ones, and the one that the row itself describes."""
-    noted = [_seen(one) for one in _read(row["attempt_errors"])]
+    try:
+        entries = msgspec.json.decode(row["attempt_errors"] or "[]", type=list[_Noted])
+    except msgspec.DecodeError:
+        entries = []
+    noted = [
+        AttemptView(**msgspec.structs.asdict(entry), lateness_ms=_late_ms(entry.due_at, entry.started_at))
+        for entry in entries
+    ]
     present = _present(row)
-    if present is None or any(one.fence >= present.fence for one in noted):
+    if present is None or any(attempt.fence >= present.fence for attempt in noted):
         return noted
     return [*noted, present]
-
-
-def _read(text: str | None) -> Sequence[_Noted]:
-    try:
-        return [] if text is None else msgspec.json.decode(text, type=list[_Noted])
-    except msgspec.DecodeError:
-        return []
-
-
-def _seen(one: _Noted) -> AttemptView:
-    return AttemptView(
-        one.attempt, one.due_at, one.started_at, one.ended_at, one.worker, one.fence, one.outcome, one.error,
-        _late_ms(one.due_at, one.started_at),
-    )  # fmt: skip
 
 
 def _present(row: Mapping[str, Any]) -> AttemptView | None:
@@ -299,15 +288,14 @@ def _late_ms(due_at: datetime, started_at: datetime) -> float:
     return round((started_at - due_at).total_seconds() * 1000, 3)
 
 
-# Explanations of jobs. Pure: the store loads the facts, this module decides.
-# The reasons go from the request to the last obstacle. The first one that alone keeps the job from running is the
-# summary.
-
 WAITING_SHOWN_MAX = 10_000
 
 
 def explain(facts: Mapping[str, Any]) -> Explanation:
-    """Return the reasons for a job's state from the row of the query ``explain``; ``now`` is the database's clock."""
+    """Return the reasons for a job's state from the row of the query ``explain``; ``now`` is the database's clock.
+
+    They go from the request to the last obstacle. The first one that alone keeps the job from running is the summary.
+    """
     match facts["status"]:
         case "pending":
             reasons = list(_pending(facts)) or [Reason("due", "it is due, and a worker takes it with its next claim")]
