@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import asyncpg
@@ -84,6 +85,9 @@ class Worker:
         return 9
 
 
+WORKER: Any = Worker()
+
+
 def values(page: bytes) -> dict[str, float]:
     """Return every sample of a page by name and labels."""
     found = {}
@@ -118,7 +122,7 @@ def test_prometheus_rules_use_metrics_that_exist() -> None:
 
 async def test_the_workers_counters_are_read_at_scrape_time() -> None:
     """Lateness is a cumulative histogram; attempts are counted by type and outcome."""
-    page = MetricsPage(TickwrightCollector([worker_source(Worker())], METRICS))
+    page = MetricsPage(TickwrightCollector([worker_source(WORKER)], METRICS))
     found = values(await page.render())
     assert found["tickwright_job_lateness_seconds_bucket{le=0.001,task_type=mail}"] == 3
     assert found["tickwright_job_lateness_seconds_bucket{le=1.0,task_type=mail}"] == 4
@@ -233,7 +237,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
         lambda: counted,
         tasks.samples,
     ]
-    collector = TickwrightCollector([*sources, worker_source(Worker())], METRICS)
+    collector = TickwrightCollector([*sources, worker_source(WORKER)], METRICS)
     page = await MetricsPage(collector, readings.refresh).render()
     assert set(re.findall(rb"# TYPE (tickwright_\w+)", page + fan_out)) == {spec.name.encode() for spec in METRICS}
     found = values(page)

@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tickwright.observe.metrics import LATENESS_BUCKETS_S, HistogramSample, MetricSpec, Sample, Source, busiest
+
+if TYPE_CHECKING:
+    from tickwright.capabilities.jobs.worker.worker import JobWorker
 
 TYPES_BYTES_MAX = 20_000
 
@@ -28,80 +31,30 @@ METRICS: tuple[MetricSpec, ...] = (
 )
 
 
-class TypeCounters(Protocol):
-    """What a worker counts for one task type."""
-
-    held: int
-    late_counts: list[int]
-    late_sum_s: float
-    counts: dict[str, int]
-
-
-class _Runner(Protocol):
-    slots: int
-    threads_stuck: int
-
-    @property
-    def busy(self) -> int: ...
-
-    @property
-    def queued(self) -> int: ...
-
-
-class JobSource(Protocol):
-    """The worker, as far as its metrics go."""
-
-    lost_results: int
-    reclaimed: int
-
-    @property
-    def runner(self) -> _Runner:
-        """Its slots."""
-
-    def types(self) -> Mapping[str, Any]:
-        """Task types to :class:`TypeCounters`."""
-
-    def backlog(self) -> int:
-        """Results that are not written yet."""
-
-
-def worker_source(worker: JobSource) -> Source:
+def worker_source(worker: "JobWorker") -> Source:
     """Return a source for a worker's counters: its slots, and each task type's attempts and lateness."""
 
     def read() -> list[Sample]:
-        types = [sample for name, counted in list(worker.types().items()) for sample in _type(name, counted)]
-        return [*_worker(worker), *types]
+        runner = worker.runner
+        samples = [
+            Sample("tickwright_worker_busy_slots", runner.busy),
+            Sample("tickwright_worker_slots", runner.slots),
+            Sample("tickwright_worker_queued_jobs", runner.queued),
+            Sample("tickwright_worker_stuck_threads", runner.threads_stuck),
+            Sample("tickwright_worker_result_backlog", worker.backlog()),
+            Sample("tickwright_worker_lost_results_total", worker.lost_results),
+            Sample("tickwright_worker_reclaimed_jobs_total", worker.reclaimed),
+        ]
+        for name, state in list(worker.types().items()):
+            labels, late, counts = (name,), state.late_sum_s, state.late_counts
+            samples.append(Sample("tickwright_job_held", state.held, labels))
+            for outcome, count in list(state.counts.items()):
+                samples.append(Sample("tickwright_job_attempts_total", count, (name, outcome)))
+            lateness = "tickwright_job_lateness_seconds"
+            samples.append(HistogramSample(lateness, late, labels, bounds=LATENESS_BUCKETS_S, counts=counts))
+        return samples
 
     return read
-
-
-def _worker(worker: JobSource) -> list[Sample]:
-    return [
-        Sample("tickwright_worker_busy_slots", worker.runner.busy),
-        Sample("tickwright_worker_slots", worker.runner.slots),
-        Sample("tickwright_worker_queued_jobs", worker.runner.queued),
-        Sample("tickwright_worker_stuck_threads", worker.runner.threads_stuck),
-        Sample("tickwright_worker_result_backlog", worker.backlog()),
-        Sample("tickwright_worker_lost_results_total", worker.lost_results),
-        Sample("tickwright_worker_reclaimed_jobs_total", worker.reclaimed),
-    ]
-
-
-def _type(name: str, counted: TypeCounters) -> list[Sample]:
-    return [
-        Sample("tickwright_job_held", counted.held, (name,)),
-        *(
-            Sample("tickwright_job_attempts_total", count, (name, outcome))
-            for outcome, count in list(counted.counts.items())
-        ),
-        HistogramSample(
-            "tickwright_job_lateness_seconds",
-            counted.late_sum_s,
-            (name,),
-            bounds=LATENESS_BUCKETS_S,
-            counts=counted.late_counts,
-        ),
-    ]
 
 
 class WorkerCounters:
@@ -112,7 +65,7 @@ class WorkerCounters:
     task type that is deleted, or set up again, restarts at zero; the totals do not.
     """
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: "JobWorker") -> None:
         self._worker = worker
         self._before: dict[str, tuple[list[int], float, dict[str, int]]] = {}
         self._late: list[int] = []

@@ -249,6 +249,11 @@ class ClaimRange:
     priority: int
     frontier_s: float = 0.0
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """What identifies it."""
+        return self.task_type, self.priority
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlan:

@@ -95,9 +95,8 @@ class ListQuery(JobFilter):
     @classmethod
     def of(cls, which: JobFilter, cursor: str | None, limit: int) -> "ListQuery":
         """Return the query of one page of the jobs that ``which`` matches."""
-        return cls(
-            **{field.name: getattr(which, field.name) for field in fields(JobFilter)}, cursor=cursor, limit=limit
-        )
+        values = {field.name: getattr(which, field.name) for field in fields(JobFilter)}
+        return cls(**values, cursor=cursor, limit=limit)
 
 
 READ_MAX = 20_000

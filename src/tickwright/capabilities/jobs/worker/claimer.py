@@ -52,10 +52,8 @@ RATE_WINDOW_S = 0.05
 BACKLOG_MAX = 20_000
 HELD_BYTES_MAX = 128 * 1024 * 1024
 UNAVAILABLE_S = 0.5
-CLAIM_UNAVAILABLE = (
-    *UNAVAILABLE,
-    asyncpg.ProgramLimitExceededError,
-)  # 54: a row from before 0022 whose payload is too long as text
+CLAIM_UNAVAILABLE = (*UNAVAILABLE, asyncpg.ProgramLimitExceededError)
+"""The last one (54) for a row from before 0022 whose payload is too long as text."""
 
 _log = structlog.get_logger("tickwright.jobs")
 
@@ -140,7 +138,11 @@ class Claimer:
         self._over.clear()
         try:
             while not self._stopping:
-                await self._turn_or_wait()
+                try:
+                    await self._turn_once()
+                except CLAIM_UNAVAILABLE as error:
+                    _log.warning("jobs.claim_failed", error=repr(error))
+                    await asyncio.sleep(UNAVAILABLE_S)
             await self._finish_claims()
             await self._wakeup.disarm()
         except BaseException:
@@ -151,13 +153,6 @@ class Claimer:
                 self._sharing.cancel()
                 self._sharing = None
             self._over.set()
-
-    async def _turn_or_wait(self) -> None:
-        try:
-            await self._turn_once()
-        except CLAIM_UNAVAILABLE as error:
-            _log.warning("jobs.claim_failed", error=repr(error))
-            await asyncio.sleep(UNAVAILABLE_S)
 
     async def _finish_claims(self) -> None:
         """Take the jobs of running claims over, so that they can be released."""
@@ -183,13 +178,9 @@ class Claimer:
 
     async def _share_again(self) -> None:
         """Settle grants before a claim, where there is room and the last heartbeat left no share or too small a one."""
-        budget = self._budget()
+        budget, limits = self._budget(), self._limits
         self._note_room(budget)
-        if (
-            budget <= 0
-            or not self._session.holds()
-            or not (self._limits.withheld or monotonic() >= self._limits.again_s)
-        ):
+        if budget <= 0 or not self._session.holds() or not (limits.withheld or monotonic() >= limits.again_s):
             return
         if self._sharing is None:
             self._sharing = asyncio.create_task(self._takes.share_again())
@@ -205,12 +196,12 @@ class Claimer:
             return []
         return answer.result().rows
 
-    def asked(self) -> Counter[str]:
+    def may_return(self) -> Counter[str]:
         """Return how many jobs running claims may still return, by type."""
-        plans = [self._paced] if self._paced is not None else []
-        if self._pending is not None:
-            plans.append(self._pending.plan)
-        return Counter({name: rows for plan in plans for name, rows in zip(plan.types, plan.rows_max, strict=True)})
+        plans = [self._paced, self._pending and self._pending.plan]
+        return Counter(
+            {name: rows for plan in plans if plan for name, rows in zip(plan.types, plan.rows_max, strict=True)}
+        )
 
     async def _turn_once(self) -> None:
         if self._pending is None:
@@ -325,7 +316,7 @@ class Claimer:
         Beside that share, a type may have as many as its threads end in a fifth of a second. Types with more due jobs
         get even parts of the free threads. Each other type gets at least one, so that a claim finds its jobs, too.
         """
-        coming, kinds = Counter(coming) + self.asked(), self._takes.types().items()
+        coming, kinds = Counter(coming) + self.may_return(), self._takes.types().items()
         held = {name: state.places + coming[name] for name, state in kinds if not state.is_async}
         ahead = self._prefetch_by_type()
         most = allot(self._runner.threads, 0, all_free=self._runner.threads)
@@ -373,16 +364,9 @@ class Claimer:
         room = self._byte_room()
         long_max = max(1, min(LONG_MAX, *(room(name) // LONG_BYTES for name in plan.types)))
         return ClaimRequest(
-            ticket.owner,
-            plan,
-            scope.ranges,
-            HORIZON,
-            bounded=bounded,
-            whole=scope.whole,
-            number=ticket.number,
-            long_max=long_max,
-            checked=checked,
-        )
+            ticket.owner, plan, scope.ranges, HORIZON, bounded=bounded, whole=scope.whole, number=ticket.number,
+            long_max=long_max, checked=checked,
+        )  # fmt: skip
 
     async def _claim(self, plan: ClaimPlan, scope: ClaimScope, *, bounded: bool) -> ClaimedJobs:
         discovers = self._frontier.may_discover()

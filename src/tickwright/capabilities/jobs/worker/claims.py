@@ -152,7 +152,7 @@ class ClaimStore:
         """Write like :meth:`write`, but skip rows that other sessions have locked; return their ids, too."""
         try:
             return await self._write_free(name, token, ids, *columns)
-        except asyncpg.UndefinedTableError:
+        except asyncpg.UndefinedTableError:  # as above
             self._forget_day()
             return await self._write_free(name, token, ids, *columns)
 
@@ -179,13 +179,14 @@ class ClaimStore:
         sql = _CLAIMS["reclaim"].format(history=history, **_FRAGMENTS)
         await connection.execute(_CLAIMS["take_long"])
         row = await connection.fetchrow(sql, list(tokens), LEASE_EXPIRED, timeout=TAKES_LONG_S)
-        return row["returned"], row["ended"]
+        returned, ended = row["returned"], row["ended"]
+        if returned or ended:
+            _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
+        return returned, ended
 
     async def reclaim_for_others(self, connection: Connection, tokens: Sequence[int]) -> None:
         """Release the jobs of lost sessions in a process that runs no jobs itself."""
-        returned, ended = await self.reclaim(connection, tokens)
-        if returned or ended:
-            _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
+        await self.reclaim(connection, tokens)
 
     async def begin_last(self, token: int, ids: Sequence[int], fences: Sequence[int]) -> dict[int, bool]:
         """Write that last attempts begin; return the held ids, with ``False`` where the row is locked."""
@@ -215,21 +216,16 @@ class ClaimStore:
         """Write a job's progress; return ``False`` when the session no longer holds the job."""
         return _affected(await self._pool.execute(_RESULTS["report_progress"], token, job_id, progress, fence)) == 1
 
-    async def new_day(self) -> None:
-        """Ensure that today's history table exists, and use it from now on."""
-        row = await self._pool.fetchrow(_HISTORY_AND_DAY)
-        self._history, self._day = row["history"], row["day"]
-        self._sql.clear()
-
     def _forget_day(self) -> None:
         self._sql.clear()
         self._history = ""
 
     async def _prepare(self, name: str) -> str:
         if not self._history:
-            await self.new_day()
-        sql = _RESULTS[name].format(history=self._history, **_FRAGMENTS)
-        self._sql[name] = sql
+            row = await self._pool.fetchrow(_HISTORY_AND_DAY)
+            self._history, self._day = row["history"], row["day"]
+            self._sql.clear()
+        sql = self._sql[name] = _RESULTS[name].format(history=self._history, **_FRAGMENTS)
         return sql
 
 
@@ -252,32 +248,26 @@ _PRIORITY_MIN, _PRIORITY_MAX = -101, 101
 
 
 def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
-    ranges = sorted(request.ranges, key=lambda one: -one.priority)
-    gaps = _gaps([one for one in ranges if request.whole is None or one.task_type in request.whole])
+    plan, whole = request.plan, request.whole
+    ranges = sorted(request.ranges, key=lambda claim_range: -claim_range.priority)
+    gaps = _gaps([claim_range for claim_range in ranges if whole is None or claim_range.task_type in whole])
+    frontiers = [claim_range.frontier_s if request.bounded else 0.0 for claim_range in ranges]
     return (
-        request.token,
-        request.plan.types,
-        request.plan.rows_max,
-        [one.task_type for one in ranges],
-        [one.priority for one in ranges],
-        [one.frontier_s if request.bounded else 0.0 for one in ranges],
-        request.horizon,
-        request.plan.total_max,
-        [gap[0] for gap in gaps],
-        [gap[1] for gap in gaps],
-        [gap[2] for gap in gaps],
-        request.number,
-        request.long_max,
-        [one.task_type for one in request.checked],
-        [one.priority for one in request.checked],
-    )
+        request.token, plan.types, plan.rows_max, *_columns(ranges), frontiers, request.horizon, plan.total_max,
+        [gap[0] for gap in gaps], [gap[1] for gap in gaps], [gap[2] for gap in gaps],
+        request.number, request.long_max, *_columns(request.checked),
+    )  # fmt: skip
+
+
+def _columns(ranges: Sequence[ClaimRange]) -> tuple[list[str], list[int]]:
+    return [found.task_type for found in ranges], [found.priority for found in ranges]
 
 
 def _gaps(ranges: Sequence[ClaimRange]) -> list[tuple[str, int, int]]:
     """Return the gaps between known priorities; ``ranges`` are in descending order of priority."""
     known: dict[str, list[int]] = {}
-    for one in ranges:
-        known.setdefault(one.task_type, [_PRIORITY_MAX]).append(one.priority)
+    for claim_range in ranges:
+        known.setdefault(claim_range.task_type, [_PRIORITY_MAX]).append(claim_range.priority)
     return [
         (name, below, above)
         for name, priorities in known.items()

@@ -92,7 +92,7 @@ class ClaimFrontier:
         if len(scope.ranges) <= RANGES_MAX:
             self._round = []
             return scope
-        counts = Counter(one.task_type for one in scope.ranges)
+        counts = Counter(claim_range.task_type for claim_range in scope.ranges)
         self._round = [name for name in self._round if name in counts] or list(counts)
         whole: set[str] = set()
         room = RANGES_MAX
@@ -100,9 +100,9 @@ class ClaimFrontier:
             whole.add(name := self._round.pop())
             room -= counts[name]
         ranges = [
-            one
-            for one in scope.ranges
-            if one.task_type in whole or not one.priority or (one.task_type, one.priority) in self._productive
+            claim_range
+            for claim_range in scope.ranges
+            if claim_range.task_type in whole or not claim_range.priority or claim_range.key in self._productive
         ]
         return ClaimScope(ranges, whole)
 
@@ -111,7 +111,8 @@ class ClaimFrontier:
         wanted = frozenset(names)
         for name in wanted:
             self._ranges.setdefault((name, 0), ClaimRange(name, 0))
-        return ClaimScope([one for one in self._ranges.values() if one.task_type in wanted], wanted)
+        ranges = [claim_range for claim_range in self._ranges.values() if claim_range.task_type in wanted]
+        return ClaimScope(ranges, wanted)
 
     def next_to_check(self, ranges: Sequence[ClaimRange]) -> list[ClaimRange]:
         """Return the next few of ``ranges`` to check, at most every ``CHECK_GAP_S``; never the default priority.
@@ -122,22 +123,22 @@ class ClaimFrontier:
         if now < self._check_from_s:
             return []
         self._check_from_s = now + CHECK_GAP_S
-        checked = list(islice((one for one in ranges if one.priority), CHECKED_MAX))
-        for one in checked:  # move each to the end of the order
-            key = one.task_type, one.priority
-            self._ranges[key] = self._ranges.pop(key, one)
+        checked = list(islice((claim_range for claim_range in ranges if claim_range.priority), CHECKED_MAX))
+        for claim_range in checked:  # move each to the end of the order
+            key = claim_range.key
+            self._ranges[key] = self._ranges.pop(key, claim_range)
         return checked
 
     def learn(self, found: Iterable[ClaimRange]) -> None:
         """Add ranges that a claim found."""
-        for one in found:
-            self._ranges.setdefault((one.task_type, one.priority), one)
+        for claim_range in found:
+            self._ranges.setdefault(claim_range.key, claim_range)
 
     def forget(self, empty: Iterable[ClaimRange]) -> None:
         """Forget ranges without jobs; the claim that checked them must be the last one to return."""
-        for one in empty:
-            self._ranges.pop((one.task_type, one.priority), None)
-            self._productive.pop((one.task_type, one.priority), None)
+        for claim_range in empty:
+            self._ranges.pop(claim_range.key, None)
+            self._productive.pop(claim_range.key, None)
 
     def note(self, plan: ClaimPlan, scope: ClaimScope, claimed: ClaimedJobs) -> bool:
         """Remember which types have more due jobs; return whether the next claim should follow at once."""
@@ -145,15 +146,13 @@ class ClaimFrontier:
         self.learn(claimed.new_ranges)
         if claimed.next_due_s is not None:
             self.next_due_s = min(claimed.next_due_s, self.next_due_s or claimed.next_due_s)
-        asked = dict(zip(plan.types, plan.rows_max, strict=True))
+        rows_max = dict(zip(plan.types, plan.rows_max, strict=True))
         all_full = claimed.was_cut or len(claimed.rows) >= plan.total_max
-        more = {name for name, count in claimed.counts.items() if count >= asked[name] or all_full}
+        more = {name for name, count in claimed.counts.items() if count >= rows_max[name] or all_full}
         heated = more - self.hot
         self.hot = frozenset(self.hot.difference(plan.types) | more)
         latest = _latest(claimed.rows)
-        self.learn(
-            ClaimRange(*key) for key in latest
-        )  # a type that has a rate since then: another claim may have forgotten its range
+        self.learn(ClaimRange(*key) for key in latest)  # of a type with a new rate, another claim may have forgotten it
         self._keep_productive(latest)
         if more:
             self._advance(latest, heated)
@@ -171,9 +170,9 @@ class ClaimFrontier:
     def _advance(self, latest: Mapping[tuple[str, int], float], heated: AbstractSet[str]) -> None:
         """Set the frontiers; a type that has just become hot has none in ranges that the claim did not reach."""
         if not self.dragging:
-            for one in self._ranges.values():
-                if one.task_type in heated:
-                    one.frontier_s = 0.0
+            for claim_range in self._ranges.values():
+                if claim_range.task_type in heated:
+                    claim_range.frontier_s = 0.0
         for key, due_s in latest.items():
             if self.dragging or not self._limited(key[0]):
                 self._ranges[key].frontier_s = due_s
@@ -184,9 +183,9 @@ class ClaimFrontier:
         Without a frontier, each claim of another type's drain would read their dead rows.
         """
         frontier_s = looked_s - LOOKBACK_S if self.hot or self.dragging else 0.0
-        for one in scope.ranges:
-            if one.task_type not in self.hot:
-                one.frontier_s = frontier_s
+        for claim_range in scope.ranges:
+            if claim_range.task_type not in self.hot:
+                claim_range.frontier_s = frontier_s
 
     def may_discover(self) -> bool:
         """Whether a claim may discover priorities; in a drag, discovery has a share of the time only."""
@@ -206,9 +205,9 @@ class ClaimFrontier:
         if monotonic() - self._swept_s <= max(SWEEP_S, SWEEP_SHARE * self._sweep_took_s):
             return frozenset()
         self._swept_s = monotonic()
-        for one in self._ranges.values():
-            if self._limited(one.task_type):
-                one.frontier_s = 0.0
+        for claim_range in self._ranges.values():
+            if self._limited(claim_range.task_type):
+                claim_range.frontier_s = 0.0
         return frozenset(name for name in plan.types if not self._limited(name))
 
     def swept(self, took_s: float) -> None:

@@ -65,9 +65,7 @@ class JobWorker:
     ) -> None:
         limits = limits or WorkerLimits()
         self._pool, self._session, self._handlers, self._brokers = pool, session, handlers, brokers
-        self._store = ClaimStore(pool)
-        self._clock = DbClock()
-        self._probe = probe
+        self._store, self._clock = ClaimStore(pool), DbClock()
         self._types: dict[str, TypeState] = {}
         self._former: dict[str, TypeState] = {}
         self._suspending: set[str] = set()
@@ -159,7 +157,7 @@ class JobWorker:
 
     async def _share_out(self, connection: Connection) -> Callable[[], None]:
         shares, left = not self.claimer.claims_nothing(), self._former
-        return await self._limits.share_out(connection, self._types, self.claimer.asked, left=left, shares=shares)
+        return await self._limits.share_out(connection, self._types, self.claimer.may_return, left=left, shares=shares)
 
     async def share_again(self) -> None:
         """Settle the grants of limited types: this worker has room again, or others must release some."""
@@ -167,7 +165,7 @@ class JobWorker:
             committed = await self._share_out(connection)
         committed()
 
-    def _adopt(self, kinds: Sequence[TaskType]) -> bool:
+    def _adopt(self, kinds: Sequence[TaskType]) -> None:
         types: dict[str, TypeState] = {}
         for read in kinds:
             kind = replace(read, gone=True) if read.name in self._suspending else read
@@ -182,20 +180,15 @@ class JobWorker:
                     if kind.waits or is_slower:
                         self._release_unstarted(old)
                 types[kind.name] = old or state
-        changed = types != self._types
         runnable = sum(not state.kind.waits for state in types.values())
         self.runner.type_slots_max = type_slots_max(self.runner.slots, types=runnable)
-        for name in self._types.keys() - types.keys():
-            self._leave(self._types[name])
+        for name in self._types.keys() - types.keys():  # attempts of a type that cannot run here now still count
+            state = self._types[name]
+            state.kind = replace(state.kind, gone=True)
+            self._release_unstarted(state)
+            self._former[name] = state
         self._types = types
         self._former = {name: state for name, state in self._former.items() if name not in types and state.in_use}
-        return changed
-
-    def _leave(self, state: TypeState) -> None:
-        """Keep the state of a type that cannot run here now: its attempts still count if the type returns."""
-        state.kind = replace(state.kind, gone=True)
-        self._release_unstarted(state)
-        self._former[state.kind.name] = state
 
     def _back(self, name: str) -> TypeState | None:
         """Return the kept state of a type, if it returns; it has no grant."""
@@ -297,13 +290,11 @@ class JobWorker:
         """Write a running job's progress."""
         return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
 
-    def _known(self) -> list[tuple[int, int]]:
+    async def _release_unknown(self, connection: Connection, token: int) -> int:
         held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
         arriving = [(row.id, row.fence) for row in self.claimer.arrived()]
-        return [*held, *arriving, *self.result_writer.known()]
-
-    async def _release_unknown(self, connection: Connection, token: int) -> int:
-        released, locked = await self._store.strays(connection, token, self._known())
+        known = [*held, *arriving, *self.result_writer.known()]
+        released, locked = await self._store.strays(connection, token, known)
         for job_id, fence in locked:  # known from now on; released when the other session ends its transaction
             self.result_writer.add("release", job_id, fence)
         self.claimer.wake()
@@ -345,23 +336,21 @@ class JobWorker:
         if (job := self.runner.pull(job_id)) is not None:
             self.outcomes.unstarted(job, "cancel")
             return
-        for running in self.runner.running():
-            if running.id == job_id:
-                self.runner.stop_job(running, "cancel")
+        self._stop_running(job_id, "cancel")
 
     def _supersede(self, job_id: int) -> None:
         """Stop the older attempt of a held job that was released elsewhere and claimed here again."""
         if (job := self.runner.pull(job_id)) is not None:
             self.outcomes.stopped(job, "lost")
-        for running in self.runner.running():
-            if running.id == job_id:
-                self.runner.stop_job(running, "lost")
+        self._stop_running(job_id, "lost")
+
+    def _stop_running(self, job_id: int, reason: str) -> None:
+        for job in self.runner.running():
+            if job.id == job_id:
+                self.runner.stop_job(job, reason)
 
     async def _reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
-        returned, ended = await self._store.reclaim(connection, tokens)
-        self.reclaimed += returned + ended
-        if returned or ended:
-            _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
+        self.reclaimed += sum(await self._store.reclaim(connection, tokens))
         self.claimer.wake()
 
     def _session_lost(self) -> None:
