@@ -207,9 +207,9 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
                 ours = await self._ours(held)
             except UNAVAILABLE:
                 continue
-            for key, one in held.items():
-                if key not in ours and self._held.get(key) is one and not one.is_ending:
-                    one.lose()
+            for key, claim in held.items():
+                if key not in ours and self._held.get(key) is claim and not claim.is_ending:
+                    claim.lose()
             await self._looked([*held.values()])
 
 

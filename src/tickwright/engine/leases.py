@@ -93,19 +93,19 @@ class Lease:
             due = self.renewal_due_in_s() < self.terms.renew_every.total_seconds() / 4
             if due and not brief:
                 await self.renew(connection)
-            asked = monotonic()
+            sent_s = monotonic()
             async with connection.transaction():
                 ours = await (self._move_deadline(connection) if due and brief else self.lock(connection))
                 yield connection if ours else None
             if due and brief and ours:
-                self._renewed_s = asked
+                self._renewed_s = sent_s
 
     async def renew(self, connection: Connection | None = None) -> bool:
         """Move the deadline. False, with ``lost`` set, when another process owns it. Not inside a transaction."""
-        asked = monotonic()
+        sent_s = monotonic()
         ours = await self._move_deadline(connection or self._pool)
         if ours:
-            self._renewed_s = asked
+            self._renewed_s = sent_s
         return ours
 
     async def _move_deadline(self, connection: Connection | Pool) -> bool:
@@ -173,7 +173,7 @@ class Leases:
         If an earlier call took it and the answer was lost, this call takes it again at once: no work runs under it.
         """
         terms = terms or self.terms
-        asked = monotonic()
+        sent_s = monotonic()
         try:
             fence = await self._take(name, terms, self._fences.get(name, 0) if name in self._unsure else None)
         except asyncpg.LockNotAvailableError:
@@ -186,15 +186,15 @@ class Leases:
             return None
         self._fences[name] = fence
         _log.info("lease.taken", lease=name, fence=fence)
-        return Lease(self._pool, name, owner=self.owner, fence=fence, terms=terms, taken_s=asked)
+        return Lease(self._pool, name, owner=self.owner, fence=fence, terms=terms, taken_s=sent_s)
 
-    async def _take(self, name: str, terms: LeaseTerms, unheard_above: int | None) -> int | None:
-        asked = (name, self.owner, terms.ttl, unheard_above)
+    async def _take(self, name: str, terms: LeaseTerms, above: int | None) -> int | None:
+        values = (name, self.owner, terms.ttl, above)
         async with self._pool.acquire() as connection, connection.transaction():
             await connection.execute(SQL["bound_wait"], str(TAKE_WAIT_MS))
-            row = await connection.fetchrow(SQL["take_lease"], *asked)
+            row = await connection.fetchrow(SQL["take_lease"], *values)
             if row is None and await connection.execute(SQL["open_lease"], name) == "INSERT 0 1":
-                row = await connection.fetchrow(SQL["take_lease"], *asked)
+                row = await connection.fetchrow(SQL["take_lease"], *values)
         return None if row is None else int(row["version"])
 
     async def break_lease(self, name: str) -> bool:
@@ -231,16 +231,11 @@ class LeasedService(LoopService):
     ) -> None:
         super().__init__(wakeup)
         self.name, self._leases, self._lease_name, self._body = name, leases, lease_name, body
-        self._terms = terms or leases.terms
+        self.lease_terms = terms or leases.terms
         self._kept = kept
         self._probe = probe
         self.lease: Lease | None = None
         self._working: asyncio.Task[None] | None = None
-
-    @property
-    def lease_terms(self) -> LeaseTerms:
-        """Terms of the lease that the body runs under."""
-        return self._terms
 
     @property
     def leading(self) -> bool:
@@ -252,13 +247,13 @@ class LeasedService(LoopService):
         while not self.stopping.is_set():
             lease = await self._try()
             if lease is None:
-                await self.rest(self._terms.renew_every.total_seconds())
+                await self.rest(self.lease_terms.renew_every.total_seconds())
             else:
                 await self._lead(lease)
 
     async def _try(self) -> Lease | None:
         try:
-            lease = await self._leases.take(self._lease_name, self._terms)
+            lease = await self._leases.take(self._lease_name, self.lease_terms)
         except UNAVAILABLE as error:
             _log.warning("lease.not_taken", lease=self._lease_name, error=repr(error))
             return None

@@ -36,8 +36,8 @@ from tickwright.store.pool import UNAVAILABLE, Connection, Pool, RoundTrips, ent
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.engine.sql", "workers.sql")
-_LOOK_S = 0.1
-_LOOK_AGAIN_S = 1.0
+_CHECK_S = 0.1
+_CHECK_AGAIN_S = 1.0
 _SETTLE_S = 10.0
 _NEAR_MS = 10
 _TOGETHER_S = 0.5
@@ -116,40 +116,39 @@ class WorkerSession(LoopService):
 
     async def open(self) -> None:
         """Register under a new token."""
-        asked = monotonic()
-        row = await self._ask(
-            _SQL["open_session"], self._name, self._roles, self._version, self.terms.ttl, self._said()
-        )
+        sent_s = monotonic()
+        values = self._name, self._roles, self._version, self.terms.ttl, self._facts_json()
+        row = await self._fetchrow(_SQL["open_session"], *values)
         hear_database(row["now_s"])
-        self._token, self._renewed_s, self._expiry_s = row["id"], asked, asked
+        self._token, self._renewed_s, self._expiry_s = row["id"], sent_s, sent_s
         _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
 
-    async def _ask(self, sql: str, *args: Any) -> Any:
+    async def _fetchrow(self, sql: str, *args: Any) -> Any:
         """Query on the session's own connection while it runs; a broken connection is replaced."""
         if not self._runs:
             return await self._pool.fetchrow(sql, *args)
-        async with self._keeping() as own:
+        async with self._own_connection() as own:
             return await own.fetchrow(sql, *args)
 
     @asynccontextmanager
-    async def _keeping(self) -> AsyncIterator[Connection]:
+    async def _own_connection(self) -> AsyncIterator[Connection]:
         """Yield the session's own connection, and release it to the pool after an error."""
         if self._own is not None and _is_gone(self._own):
-            await self._let_go()
+            await self._drop_connection()
         if self._own is None:
             self._own = await self._pool.acquire()
         try:
             yield self._own
         except BaseException:
-            await self._let_go()
+            await self._drop_connection()
             raise
 
-    async def _let_go(self) -> None:
+    async def _drop_connection(self) -> None:
         own, self._own = self._own, None
         if own is not None:
             await self._pool.release(own)
 
-    def _said(self) -> str:
+    def _facts_json(self) -> str:
         """Return the facts as JSON; a fact that changes is a function, called at each renewal."""
         return json.dumps({name: fact() if callable(fact) else fact for name, fact in self.facts.items()})
 
@@ -160,7 +159,7 @@ class WorkerSession(LoopService):
             await super().run()
         finally:
             self._runs = False
-            await self._let_go()
+            await self._drop_connection()
 
     async def _work(self) -> None:
         if not self._token:
@@ -177,21 +176,18 @@ class WorkerSession(LoopService):
                 self._lose("not renewed in time")
 
     async def _sleep(self) -> None:
-        wait_s = min(self._next_renewal_s(), self._next_look_s()) - monotonic()
-        await self.rest(max(wait_s, 0.0 if self.last_tick_age_s() is None else _LOOK_S))
+        next_s = self._next_renewal_s() if self._expiry_s is None else min(self._next_renewal_s(), self._expiry_s)
+        await self.rest(max(next_s - monotonic(), 0.0 if self.last_tick_age_s() is None else _CHECK_S))
 
     def _next_renewal_s(self) -> float:
         return self._renewed_s + self.terms.renew_every.total_seconds()
-
-    def _next_look_s(self) -> float:
-        return self._expiry_s if self._expiry_s is not None else float("inf")
 
     async def _tick(self) -> None:
         self._look_for_table_locks()
         if not self._token:
             await self.open()
             return
-        if monotonic() >= self._next_renewal_s() - _LOOK_S:
+        if monotonic() >= self._next_renewal_s() - _CHECK_S:
             if not await self._renew_and_beat():
                 self._look_for_table_locks()  # while the renewal waits, maybe for such a lock
                 await self.renew()
@@ -202,24 +198,21 @@ class WorkerSession(LoopService):
             self._expiry_s = None
             self._run_beside("reclaim", self._reclaim_expired)
         self.tick()
-        self._note_distance()
-
-    def _look_for_table_locks(self) -> None:
-        if self._table_locks.is_due():
-            self._run_beside("table locks", self._table_locks.look)
-
-    def _note_distance(self) -> None:
         complaint = slowness()
         if complaint and not self._is_far:
             _log.warning("database.slow", reason=complaint)
         self._is_far = complaint is not None
 
+    def _look_for_table_locks(self) -> None:
+        if self._table_locks.is_due():
+            self._run_beside("table locks", self._table_locks.look)
+
     def _run_beside(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start ``work`` unless it runs already; renewals do not wait for it. The next call raises its bug."""
-        if self._is_over(name):
+        if self._has_ended(name):
             self._beside[name] = asyncio.create_task(self._attempt(name, work))
 
-    def _is_over(self, name: str) -> bool:
+    def _has_ended(self, name: str) -> bool:
         """Return whether such work has ended; raise the bug that ended it."""
         before = self._beside.get(name)
         if before is None or not before.done():
@@ -234,13 +227,13 @@ class WorkerSession(LoopService):
         except UNAVAILABLE as error:
             _log.warning("session.work_failed", token=self._token, work=name, error=repr(error))
             if name == "reclaim":
-                self._expiry_s = monotonic() + _LOOK_AGAIN_S
+                self._expiry_s = monotonic() + _CHECK_AGAIN_S
 
     async def renew(self) -> None:
         """Extend the lease."""
         await self._probe.reached("session.before_renewal", token=self._token)
-        asked = monotonic()
-        await self._hear(await self._ask(*self._renewal()), asked)
+        sent_s = monotonic()
+        await self._note_renewal(await self._fetchrow(*self._renewal()), sent_s)
 
     async def _renew_and_beat(self) -> bool:
         """Extend the lease and do the heartbeat's work in one transaction, which halves an idle process's transactions.
@@ -248,37 +241,37 @@ class WorkerSession(LoopService):
         Returns:
             False: nothing was done. The database is not near, or something blocked the transaction.
         """
-        if not self._beats or RoundTrips.shortest_ms() > _NEAR_MS or not self._is_over("heartbeat"):
+        if not self._beats or RoundTrips.shortest_ms() > _NEAR_MS or not self._has_ended("heartbeat"):
             return False
         await self._probe.reached("session.before_renewal", token=self._token)
-        asked = monotonic()
+        sent_s = monotonic()
         try:
-            async with asyncio.timeout(_TOGETHER_S), self._keeping() as own, own.transaction():
+            async with asyncio.timeout(_TOGETHER_S), self._own_connection() as own, own.transaction():
                 row = await own.fetchrow(*self._renewal())
                 committed = [await beat(own) for beat in self._beats] if row is not None else []
         except (*UNAVAILABLE, asyncpg.PostgresError):  # no bug of a heartbeat prevents the renewal
             return False
         for settle in committed:
             settle()
-        await self._hear(row, asked)
+        await self._note_renewal(row, sent_s)
         return True
 
     def _renewal(self) -> tuple[Any, ...]:
-        return _SQL["renew_session"], self._token, self.terms.ttl, self._said(), self._name
+        return _SQL["renew_session"], self._token, self.terms.ttl, self._facts_json(), self._name
 
-    async def _hear(self, row: Any, asked: float) -> None:
-        """Apply the answer to a renewal that was sent at ``asked``."""
+    async def _note_renewal(self, row: Any, sent_s: float) -> None:
+        """Apply the answer to a renewal that was sent at ``sent_s``."""
         if row is None:
             self._lose("declared lost by another worker")
             return
-        self._renewed_s = asked
+        self._renewed_s = sent_s
         hear_database(row["now_s"])
         if row["drain"]:
             self.drain_requested.set()
         if not row["timeline_known"]:
             await enter_timeline(self._pool)
         expiry_s = row["next_expiry_s"]
-        self._expiry_s = None if expiry_s is None else asked + max(0.0, expiry_s - row["now_s"]) + _LOOK_S
+        self._expiry_s = None if expiry_s is None else sent_s + max(0.0, expiry_s - row["now_s"]) + _CHECK_S
 
     async def _beat(self) -> None:
         """Do the heartbeat's work, unless this session is lost."""
@@ -312,11 +305,11 @@ class WorkerSession(LoopService):
             tokens = [row["id"] for row in rows]
             if tokens:
                 _log.warning("session.others_lost", sessions={row["id"]: row["name"] for row in rows})
-                await self._give_back(connection, tokens)
+                await self._release(connection, tokens)
         if not tokens:
-            self._expiry_s = monotonic() + _LOOK_AGAIN_S
+            self._expiry_s = monotonic() + _CHECK_AGAIN_S
 
-    async def _give_back(self, connection: Connection, tokens: list[int]) -> None:
+    async def _release(self, connection: Connection, tokens: list[int]) -> None:
         for reclaim in self._reclaims:
             await reclaim(connection, tokens)
         await connection.execute(_SQL["forget_grants"], tokens)
@@ -362,15 +355,15 @@ class WorkerSession(LoopService):
             return
         async with self._pool.acquire() as connection, connection.transaction():
             if await connection.fetchval(_SQL["close_session"], token) is not None:
-                await self._give_back(connection, [token])
+                await self._release(connection, [token])
 
     async def _owns(self, token: int) -> bool:
         """Ask the database what the session owns, after refusing all later claims."""
         if not self._gates:  # without claims it owns nothing
             return False
         await self._pool.execute(_SQL["refuse_claims"], token, self.next_claim_number())
-        asked = {gate.owned for gate in self._gates}
-        return None in asked or any([await self._pool.fetchval(sql, token) for sql in asked])
+        queries = {gate.owned for gate in self._gates}
+        return None in queries or any([await self._pool.fetchval(sql, token) for sql in queries])
 
 
 def _is_gone(connection: Connection) -> bool:

@@ -374,8 +374,11 @@ async def test_what_a_session_that_leaves_owns_goes_back(batches: BatchWorld, tm
 @pytest.mark.parametrize(
     ("function", "guard"),
     [
-        (WorkerSession._owns, "return None in asked or any([await self._pool.fetchval(sql, token) for sql in asked])"),
-        (WorkerSession._leave, "await self._give_back(connection, [token])"),
+        (
+            WorkerSession._owns,
+            "return None in queries or any([await self._pool.fetchval(sql, token) for sql in queries])",
+        ),
+        (WorkerSession._leave, "await self._release(connection, [token])"),
     ],
     ids=["does not ask", "gives nothing back"],
 )

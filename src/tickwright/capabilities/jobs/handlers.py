@@ -11,7 +11,7 @@ does not name are ignored, so that a payload may get new fields before its handl
 """
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, get_type_hints
@@ -53,11 +53,10 @@ def make_handler(defaults: TaskType, function: Function) -> Handler:
     Raises:
         Rejected: ``invalid_handler``, the signature cannot be called with a job and a JSON object. Permanent.
     """
-    call = _spread(function)
-    return Handler(defaults, function, call, inspect.iscoroutinefunction(function))
+    return Handler(defaults, function, _call_of(function), inspect.iscoroutinefunction(function))
 
 
-def _spread(function: Function) -> Call:
+def _call_of(function: Function) -> Call:
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         raise Rejected("invalid_handler", f"{function.__qualname__} must take the job as its first argument")
@@ -66,19 +65,21 @@ def _spread(function: Function) -> Call:
         return function
     if any(p.kind in {p.VAR_POSITIONAL, p.POSITIONAL_ONLY, p.VAR_KEYWORD} for p in named):
         raise Rejected("invalid_handler", f"{function.__qualname__}: give each payload field a parameter of its own")
-    fields = _struct_fields(function, named)
-    decoder = msgspec.json.Decoder(msgspec.defstruct("Arguments", fields))
-    return _calls(function, [p.name for p in named], _fitting(decoder.decode))
+    hints = get_type_hints(function)
+    fields = [
+        (p.name, hints.get(p.name, Any)) if p.default is p.empty else (p.name, hints.get(p.name, Any), p.default)
+        for p in named
+    ]
+    fields.sort(key=len)  # a struct needs its required fields first; the call passes them by name
+    decode = msgspec.json.Decoder(msgspec.defstruct("Arguments", fields)).decode
 
-
-def _fitting(decode: Callable[[str], Any]) -> Callable[[str], Any]:
-    def fit(payload_json: str) -> Any:
+    def read(payload_json: str) -> Any:
         try:
             return decode(payload_json)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise PayloadInvalid(_shortened(str(error))) from error
 
-    return fit
+    return _calls(function, [p.name for p in named], read)
 
 
 def _shortened(message: str) -> str:
@@ -87,15 +88,6 @@ def _shortened(message: str) -> str:
         return message
     _, at, place = message[-MESSAGE_CHARS_MAX // 2 :].rpartition(" - at `")
     return f"{without_secrets(message)[: MESSAGE_CHARS_MAX // 2]}…{at}{place if at else ''}"
-
-
-def _struct_fields(function: Function, named: list[inspect.Parameter]) -> list[Any]:
-    hints = get_type_hints(function)
-    fields = [
-        (p.name, hints.get(p.name, Any)) if p.default is p.empty else (p.name, hints.get(p.name, Any), p.default)
-        for p in named
-    ]
-    return sorted(fields, key=len)  # a struct needs its required fields first; the call passes them by name
 
 
 def _calls(function: Function, names: list[str], decode: Callable[[str], Any]) -> Call:
@@ -114,10 +106,7 @@ def _calls(function: Function, names: list[str], decode: Callable[[str], Any]) -
     return call_with_all
 
 
-AsyncCall = Callable[[Job], Awaitable[Any]]
-
-
-TOLD_MAX = 1000
+NAMES_MAX = 1000
 
 
 class HandlerRegistry:
@@ -140,9 +129,9 @@ class HandlerRegistry:
         """Return the handler called ``name``, or ``None``."""
         return self._handlers.get(name)
 
-    def told(self) -> list[str] | None:
-        """Return the names of the handlers for the session's facts, or ``None`` if there are more than ``TOLD_MAX``."""
-        return sorted(self._handlers) if len(self._handlers) <= TOLD_MAX else None
+    def names(self) -> list[str] | None:
+        """Return the names of the handlers for the session's facts, or ``None`` if there are more than 1,000."""
+        return sorted(self._handlers) if len(self._handlers) <= NAMES_MAX else None
 
     def all(self) -> list[Handler]:
         """Return every handler."""

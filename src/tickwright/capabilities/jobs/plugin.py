@@ -115,7 +115,7 @@ class JobsPlugin(Plugin):
         handlers, brokers = context.registrations.of(HandlerRegistry), context.ports.get(Brokers)
         session = context.ports.get(WorkerSession)
         worker = JobWorker(context.pool, session, handlers, brokers, direct_url=context.direct_url, limits=limits)
-        context.facts["handlers"] = handlers.told
+        context.facts["handlers"] = handlers.names
         context.facts["brokers"] = sorted(brokers)
         context.facts["threads_stuck"] = lambda: worker.runner.threads_stuck
         context.run(context.ports.put(JobWorker, worker))

@@ -79,23 +79,14 @@ def check_new_job(job: NewJob) -> NewJob:
         Rejected: With a stable code and what to do. Permanent.
     """
     if not _TYPE_NAME.fullmatch(job.task_type):
-        raise Rejected(
-            "invalid_task_type", "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="task_type"
-        )
+        text = "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'"
+        raise Rejected("invalid_task_type", text, field="task_type")
     if len(job.payload) > SURELY_FITS and _is_too_long(job.payload):
-        raise Rejected(
-            "payload_too_large",
-            f"payload: at most {PAYLOAD_BYTES_MAX} bytes, and no thousands of numbers such as 1e300",
-            status=413,
-            field="payload",
-        )
+        text = f"payload: at most {PAYLOAD_BYTES_MAX} bytes, and no thousands of numbers such as 1e300"
+        raise Rejected("payload_too_large", text, status=413, field="payload")
     if job.key is not None and not (1 <= len(job.key) <= KEY_LENGTH_MAX and storable(job.key) == job.key):
-        raise Rejected(
-            "invalid_key",
-            f"idempotency key: 1 to {KEY_LENGTH_MAX} characters, without NUL and halves of surrogate pairs",
-            status=409,
-            field="idempotency_key",
-        )
+        text = f"idempotency key: 1 to {KEY_LENGTH_MAX} characters, without NUL and halves of surrogate pairs"
+        raise Rejected("invalid_key", text, status=409, field="idempotency_key")
     if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
         raise Rejected("invalid_priority", f"priority: -{PRIORITY_MAX} to {PRIORITY_MAX}", field="priority")
     if job.max_attempts is not None and not 1 <= job.max_attempts <= ATTEMPTS_MAX:
@@ -123,6 +114,26 @@ def _check_instant(field: str, at: datetime | None) -> None:
         raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
 
 
+Ids = Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)]
+Target = Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.org/jobs"])]
+Statuses = Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)]
+Attempts = Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)]
+RetryFactor = Annotated[float, Meta(ge=1, le=10)]
+Concurrency = Annotated[int, Meta(ge=1, le=100_000)]
+RatePerS = Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)]
+BulkLimit = Annotated[int, Meta(ge=1, le=1000)]
+CursorText = Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)]
+Key = Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)]
+Shift = Annotated[
+    str,
+    Meta(
+        description="A duration, with '-' before it to go back",
+        examples=["-1h"],
+        extra_json_schema={"pattern": "^-?[0-9].*(d|h|m|s)$"},
+    ),
+]
+
+
 class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A job to schedule. Without ``execute_at`` and ``delay`` it is due at once."""
 
@@ -130,9 +141,9 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     payload: Annotated[Any, Meta(description=f"Any JSON, at most {PAYLOAD_BYTES_MAX} bytes; {{}} when left out")] = None
     execute_at: InstantText | None = None
     delay: DurationText | None = None
-    idempotency_key: Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | None = None
+    idempotency_key: Key | None = None
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
-    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] | None = None
+    max_attempts: Attempts | None = None
     timeout: DurationText | None = None
     expires_at: InstantText | None = None
 
@@ -188,12 +199,16 @@ def read_job(
     """
     wire = strict_json.decode(body, _decoder)
     payload = bytes(wire.payload).decode()
+    execute_at = _instant(wire.execute_at, "execute_at")
+    if key is not None and wire.idempotency_key is not None and key != wire.idempotency_key:
+        text = "the Idempotency-Key header and idempotency_key differ; send one of them"
+        raise Rejected("key_conflict", text, field="idempotency_key")
     job = check_new_job(
         NewJob(
             task_type=wire.task_type,
             payload=payload,
-            execute_at=_instant(wire.execute_at, "execute_at"),
-            key=_one_key(key, wire.idempotency_key),
+            execute_at=execute_at,
+            key=wire.idempotency_key if key is None else key,
             priority=wire.priority,
             max_attempts=wire.max_attempts,
             timeout=None if wire.timeout is None else parse_duration(wire.timeout, field="timeout"),
@@ -228,16 +243,6 @@ def key_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     if key is not None and not _HEADER_KEY.match(key):
         raise Rejected("invalid_key", "Idempotency-Key: ASCII characters without blanks, at least one", status=409)
     return key
-
-
-def _one_key(outside: str | None, inside: str | None) -> str | None:
-    if outside is not None and inside is not None and outside != inside:
-        raise Rejected(
-            "key_conflict",
-            "the Idempotency-Key header and idempotency_key differ; send one of them",
-            field="idempotency_key",
-        )
-    return inside if outside is None else outside
 
 
 def _delay(wire: _Wire) -> timedelta | None:
@@ -281,15 +286,15 @@ class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ``next`` of the previous call.
     """
 
-    ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
+    ids: Ids | None = None
     status: Annotated[list[JobStatus], Meta(max_length=5)] = []
     task_type: Annotated[str, Meta(min_length=1, max_length=50)] | None = None
     execute_from: InstantText | None = None
     execute_to: InstantText | None = None
-    idempotency_key: Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | None = None
+    idempotency_key: Key | None = None
     text: Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
-    cursor: Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)] | None = None
+    limit: BulkLimit = 1000
+    cursor: CursorText | None = None
     dry_run: bool = False
 
 
@@ -298,17 +303,7 @@ class MoveRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
 
     execute_at: InstantText | None = None
     delay: DurationText | None = None
-    shift: (
-        Annotated[
-            str,
-            Meta(
-                description="A duration, with '-' before it to go back",
-                examples=["-1h"],
-                extra_json_schema={"pattern": "^-?[0-9].*(d|h|m|s)$"},
-            ),
-        ]
-        | None
-    ) = None
+    shift: Shift | None = None
 
 
 class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -319,25 +314,25 @@ class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """
 
     kind: Literal["job", "outbox"] = "job"
-    ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
+    ids: Ids | None = None
     subject: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
-    cursor: Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)] | None = None
+    limit: BulkLimit = 1000
+    cursor: CursorText | None = None
     dry_run: bool = False
 
 
 class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A complete task type: a field that is left out gets its default."""
 
-    target: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.org/jobs"])]
+    target: Target
     timeout: DurationText = "30s"
-    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 3
+    max_attempts: Attempts = 3
     retry_base: DurationText = "1s"
-    retry_factor: Annotated[float, Meta(ge=1, le=10)] = 2.0
+    retry_factor: RetryFactor = 2.0
     retry_cap: DurationText = "1h"
-    final_statuses: Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)] = []
-    concurrency: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    rate_per_s: Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)] | None = None
+    final_statuses: Statuses = []
+    concurrency: Concurrency | None = None
+    rate_per_s: RatePerS | None = None
     keep_history: bool = True
 
 
@@ -348,17 +343,15 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """
 
     version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
-    target: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.org/jobs"])] | UnsetType = (
-        UNSET
-    )
+    target: Target | UnsetType = UNSET
     timeout: DurationText | UnsetType = UNSET
-    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] | UnsetType = UNSET
+    max_attempts: Attempts | UnsetType = UNSET
     retry_base: DurationText | UnsetType = UNSET
-    retry_factor: Annotated[float, Meta(ge=1, le=10)] | UnsetType = UNSET
+    retry_factor: RetryFactor | UnsetType = UNSET
     retry_cap: DurationText | UnsetType = UNSET
-    final_statuses: Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)] | UnsetType = UNSET
-    concurrency: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType | None = UNSET
-    rate_per_s: Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)] | UnsetType | None = UNSET
+    final_statuses: Statuses | UnsetType = UNSET
+    concurrency: Concurrency | UnsetType | None = UNSET
+    rate_per_s: RatePerS | UnsetType | None = UNSET
     keep_history: bool | UnsetType = UNSET
 
     def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:

@@ -189,7 +189,8 @@ class OutboxRelay:
                 await self._dispatch(lease, claimed.rows)
                 if not claimed.rows and after[room] == LANE_MIN:
                     await (self._rest() if room else self._service.rest(NAP.cap.total_seconds()))
-            await self._finish()
+            if self._lanes:
+                await asyncio.wait(self._lanes.values())
         finally:
             await self._abandon()
             await self.wakeup.disarm()
@@ -197,17 +198,14 @@ class OutboxRelay:
     async def _claim(self, lease: Lease, after: int, *, failing: bool) -> ClaimedRows | None:
         self._changed.clear()
         now = monotonic()
-        waiting = [lane for lane, one in self._failing.items() if one.resume_s > now or not failing]
+        waiting = [lane for lane, state in self._failing.items() if state.resume_s > now or not failing]
         try:
             async with lease.transaction(brief=True) as connection:
                 if connection is None:
                     return None
+                busy = {*self._lanes, *waiting}
                 claimed = await claim_rows(
-                    connection,
-                    after_lane=after,
-                    without={*self._lanes, *waiting},
-                    careful=self._failing,
-                    bounds=self._bounds,
+                    connection, after_lane=after, without=busy, careful=self._failing, bounds=self._bounds
                 )
         except UNAVAILABLE as error:
             _log.warning("relay.claim_failed", error=repr(error))
@@ -241,10 +239,6 @@ class OutboxRelay:
             async with asyncio.timeout(POLL_S):
                 await self._changed.wait()
         self._service.tick()
-
-    async def _finish(self) -> None:
-        if self._lanes:
-            await asyncio.wait(self._lanes.values())
 
     async def _abandon(self) -> None:
         tasks = list(self._lanes.values())
@@ -310,13 +304,13 @@ class OutboxRelay:
 
     async def _publish(self, broker: Broker, rows: Sequence[OutboxRow]) -> list[Outcome]:
         read = [message_of(row, self._timeout) for row in rows]
-        messages = [one for one in read if isinstance(one, Message)]
+        messages = [message for message in read if isinstance(message, Message)]
         try:
             answers = iter(await publish_traced(broker, messages))
         except Exception as error:  # noqa: BLE001  the attempt's boundary: a broker's bug must not stop other lanes
             _log.error("relay.broker_raised", destination=masked_address(rows[0].destination), error=repr(error))
             answers = repeat(Unknown("broker_raised", repr(error)[:200]))
-        return [next(answers) if isinstance(one, Message) else one for one in read]
+        return [next(answers) if isinstance(message, Message) else message for message in read]
 
     async def _mark(self, lease: Lease, verdicts: Verdicts) -> None:
         """Write the verdicts under the lease; without the lease drop them."""
@@ -333,16 +327,13 @@ class OutboxRelay:
                 _log.warning("relay.mark_delayed", rows=len(verdicts), error=repr(error))
                 await asyncio.sleep(MARK_RETRY_S)
                 continue
-            self._count(verdicts)
+            self.counters.published += len(verdicts.sent)
+            self.counters.retried += len(verdicts.retried)
+            self.counters.dead += len(verdicts.dead)
             await self._probe.reached("relay.marked", ids=verdicts.sent)
             return
         self.counters.marks_lost += len(verdicts)
         _log.warning("relay.marks_not_ours", rows=len(verdicts), fence=lease.fence)
-
-    def _count(self, verdicts: Verdicts) -> None:
-        self.counters.published += len(verdicts.sent)
-        self.counters.retried += len(verdicts.retried)
-        self.counters.dead += len(verdicts.dead)
 
     # ------------------------------------------------------------------ waiting lanes
 

@@ -27,6 +27,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
+from datetime import timedelta
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -450,7 +451,7 @@ class Runner:
 
     def _end_stopped(self, job: Job, reason: str) -> None:
         if reason == "timeout":
-            self._outcomes.ended(job, Errored("timeout", f"timeout: stopped after {job.type_state.timeout_text(job)}"))
+            self._outcomes.ended(job, Errored("timeout", f"timeout: stopped after {timedelta(seconds=job.deadline_s)}"))
         else:
             self._outcomes.stopped(job, reason)
 

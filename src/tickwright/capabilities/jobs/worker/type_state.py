@@ -1,7 +1,6 @@
 """A worker's state of a task type: its limits, its call, its counters."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
 from datetime import timedelta
 
 from tickwright.capabilities.jobs.handlers import Call
@@ -126,31 +125,20 @@ class TypeState:
         self.late_counts[bisect_left(LATENESS_BUCKETS_S, late_s)] += 1
         self.late_sum_s += late_s
 
-    def timeout_text(self, job: Job) -> str:
-        """Return the attempt's timeout for an error message."""
-        return str(timedelta(seconds=job.deadline_s))
-
-
-# Jobs with an outside target: HTTP callback, WebSocket push, RabbitMQ or Kafka publish.
-# A job row is its own outbox row, so the worker delivers it through the broker port. The message id is the job's on
-# every attempt; the fence shows a receiver which attempt is the newest. The id is also the key: the attempts of a job
-# are in one partition of a Kafka topic, in their order.
-
-Senders = Mapping[str, Broker]
-
 
 class BrokerCall:
-    """The call of a task type with an outside target."""
+    """The call of a task type with an outside target: HTTP callback, WebSocket push, RabbitMQ or Kafka publish.
+
+    A job row is its own outbox row, so the worker delivers it through the broker port. The message id is the job's on
+    every attempt; the fence shows a receiver which attempt is the newest. The id is also the key: the attempts of a job
+    are in one partition of a Kafka topic, in their order.
+    """
 
     def __init__(self, kind: TaskType, broker: Broker) -> None:
-        self._kind = kind
-        self._broker = broker
+        self._kind, self._broker = kind, broker
 
     async def __call__(self, job: Job) -> AttemptOutcome:
         """Send one attempt and return its outcome."""
-        return ending_of(await self._broker.publish(self._message(job)), self._kind)
-
-    def _message(self, job: Job) -> Message:
         headers = {
             "tickwright-task-type": job.type,
             "tickwright-attempt": str(job.attempt),
@@ -160,7 +148,7 @@ class BrokerCall:
         if (here := traces.current()) is not None:
             headers[traceparent.NAME] = here
         message_id = f"job_{job.id}"
-        return Message(
+        message = Message(
             id=message_id,
             key=message_id,
             destination=self._kind.target,
@@ -169,10 +157,10 @@ class BrokerCall:
             timeout=timedelta(seconds=job.deadline_s or self._kind.timeout.total_seconds()),
             signing_secrets=self._kind.secrets,
         )
+        return _outcome_of(await self._broker.publish(message), self._kind)
 
 
-def ending_of(outcome: Outcome, kind: TaskType) -> AttemptOutcome:
-    """Return the outcome of an attempt, by the type's policy. Pure."""
+def _outcome_of(outcome: Outcome, kind: TaskType) -> AttemptOutcome:
     if isinstance(outcome, Accepted):
         return Completed()
     text = f"{outcome.code}: {outcome.reason}"
