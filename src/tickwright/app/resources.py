@@ -29,6 +29,7 @@ from tickwright.capabilities.polling.trackers.requests import (
     EventOutcome,
     NewTracker,
     TrackerDetail,
+    TrackerWire,
     check_status,
     check_tracker,
 )
@@ -173,7 +174,10 @@ def new_tracker(
         if not isinstance(value, str):
             raise Rejected("invalid_tracker", f"{field}: text, not {type(value).__name__}", field=field)
     text = None if until is None else until.isoformat()
-    return check_tracker(account_id, partner, external_id, status=status, tracking_until=text, now=None)
+    wire = TrackerWire(
+        account_id=account_id, partner=partner, external_id=external_id, status=status, tracking_until=text
+    )
+    return check_tracker(wire, now=None)
 
 
 async def track(pool: Pool, new: NewTracker, connection: Any) -> Tracked:

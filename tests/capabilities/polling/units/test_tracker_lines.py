@@ -28,15 +28,7 @@ def outcome(read: Any) -> Any:
 
 def carefully(line: bytes) -> Any:
     """Read a line as if it had come alone, by the strict reader."""
-    wire = strict_json.decode(line, _decoder)
-    return check_tracker(
-        wire.account_id,
-        wire.partner,
-        wire.external_id,
-        status=wire.status,
-        tracking_until=wire.tracking_until,
-        now=None,
-    )
+    return check_tracker(strict_json.decode(line, _decoder), now=None)
 
 
 def spelled(pairs: list[tuple[str, Any]], *, ascii_only: bool) -> bytes:

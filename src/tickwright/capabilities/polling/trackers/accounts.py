@@ -165,6 +165,9 @@ COUNTED_MAX = 10_000
 ACCOUNTS_READ_MAX = 10_000
 """Accounts that a page reads when it filters or sorts."""
 BEST = (float("inf"), "")
+PAGES_SAMPLED = 1_000
+SLICE_S = 300
+SLICES = 12
 
 
 class Accounts:
@@ -199,7 +202,11 @@ class Accounts:
         budgets = await read_budgets(self._pool, [row["account_id"] for row in found])
         none = BudgetLine(None, None, None)  # for an account that was deleted in between
         items = [view(AccountLine, row, **budgets.get(row["account_id"], none)._asdict()) for row in found]
-        position = _position(rows, items, limit, sort)
+        position: Any = None
+        if len(rows) > limit:
+            position = (rows[limit - 1]["rank"], items[-1].account_id) if sort == "lag" else items[-1].account_id
+        elif rows and sort != "lag":
+            position = rows[0]["last_id"]
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
 
     async def get(self, account_id: str) -> AccountDetail:
@@ -221,7 +228,10 @@ class Accounts:
         """Return the load that an account makes now, and would make with ``change``; nothing is changed."""
         async with self._pool.acquire() as connection, connection.transaction(readonly=True):
             account = await self._rows.row(account_id, connection)
-            trackers, estimated = await _trackers(connection, account["account_no"])
+            rows = await connection.fetch(_SQL["placed_trackers"], account["account_no"], COUNTED_MAX + 1)
+            estimated = sum(row["trackers"] for row in rows) > COUNTED_MAX
+            if estimated:
+                rows = await connection.fetch(_SQL["sampled_trackers"], account["account_no"], PAGES_SAMPLED) or rows
             coming = await connection.fetch(_SQL["coming_polls"])
             rates = {
                 row["name"]: None if (settings := settings_of(row["settings"])) is None else settings.rate_per_s
@@ -230,6 +240,7 @@ class Accounts:
         now = _Pace(account["placed_interval_minutes"], account["polls_per_slice_max"])
         changed = msgspec.structs.asdict(change).items()
         then = _Pace(*(account[name] if value is msgspec.UNSET else value for name, value in changed))
+        trackers: dict[str, float] = {row["partner"]: row["trackers"] for row in rows}
         total = sum(trackers.values())
         change_per_s = then.per_s(total) - now.per_s(total)
         whole = _whole(coming, now.per_s(total))
@@ -282,18 +293,6 @@ async def _write(connection: Connection, account_id: str, settings: AccountReque
     )  # fmt: skip
 
 
-def _position(rows: Sequence[Any], items: Sequence[AccountView], limit: int, sort: str) -> Any:
-    """Return where a listing continues; ``None`` at its end."""
-    if len(rows) <= limit:
-        return rows[0]["last_id"] if rows and sort != "lag" else None
-    return (rows[limit - 1]["rank"], items[-1].account_id) if sort == "lag" else items[-1].account_id
-
-
-PAGES_SAMPLED = 1_000
-SLICE_S = 300
-SLICES = 12
-
-
 class _Pace(NamedTuple):
     """An interval and a cap; trackers are spread evenly, so N trackers make N polls an interval."""
 
@@ -313,14 +312,6 @@ class _Pace(NamedTuple):
             polls_per_s=made,
             deferred_share=1 - made / wanted if wanted else 0.0,
         )
-
-
-async def _trackers(connection: Connection, account_no: int) -> tuple[dict[str, float], bool]:
-    rows = await connection.fetch(_SQL["placed_trackers"], account_no, COUNTED_MAX + 1)
-    estimated = sum(row["trackers"] for row in rows) > COUNTED_MAX
-    if estimated:
-        rows = await connection.fetch(_SQL["sampled_trackers"], account_no, PAGES_SAMPLED) or rows
-    return {row["partner"]: row["trackers"] for row in rows}, estimated
 
 
 def _whole(coming: Sequence[Any], least_per_s: float) -> WholeLoad:

@@ -211,9 +211,7 @@ def read_tracker(body: bytes, *, now: datetime | None) -> NewTracker:
         wire = None
     if wire is None or not _is_plain(body, wire):
         wire = strict_json.decode(body, _decoder)
-    return check_tracker(
-        wire.account_id, wire.partner, wire.external_id, status=wire.status, tracking_until=wire.tracking_until, now=now
-    )
+    return check_tracker(wire, now=now)
 
 
 def _is_plain(body: bytes, wire: TrackerWire) -> bool:
@@ -222,31 +220,22 @@ def _is_plain(body: bytes, wire: TrackerWire) -> bool:
     return b"\\" not in body and body.count(b'"') == 4 * given and b"null" not in body
 
 
-def check_tracker(
-    account_id: str,
-    partner: str,
-    external_id: str,
-    *,
-    status: str | None,
-    tracking_until: str | None,
-    now: datetime | None,
-) -> NewTracker:
+def check_tracker(wire: TrackerWire, *, now: datetime | None) -> NewTracker:
     """Return a tracker whose values are within their bounds.
 
     Raises:
         Rejected: ``invalid_account``, ``invalid_partner``, ``invalid_external_id``, ``invalid_status``,
             ``time_in_past``, or the errors of :func:`parse_instant`. Permanent.
     """
-    check_account(account_id)
-    check_partner(partner)
-    if not 1 <= len(external_id) <= EXTERNAL_ID_CHARS_MAX or _UNPRINTABLE.search(external_id):
-        raise _bad("invalid_external_id", "external_id", EXTERNAL_ID_CHARS_MAX)
-    if status is not None:
-        check_status(status)
-    until = None if tracking_until is None else parse_instant(tracking_until, field="tracking_until")
+    check_account(wire.account_id)
+    check_partner(wire.partner)
+    _check_text(wire.external_id, "external_id", EXTERNAL_ID_CHARS_MAX)
+    if wire.status is not None:
+        check_status(wire.status)
+    until = None if wire.tracking_until is None else parse_instant(wire.tracking_until, field="tracking_until")
     if until is not None and now is not None and until <= now:
         raise Rejected("time_in_past", "tracking_until: must be in the future", field="tracking_until")
-    return NewTracker(account_id, partner, external_id, status, until)
+    return NewTracker(wire.account_id, wire.partner, wire.external_id, wire.status, until)
 
 
 def check_account(account_id: str) -> str:
@@ -282,13 +271,13 @@ def check_status(status: str) -> str:
     Raises:
         Rejected: ``invalid_status``. Permanent.
     """
-    if not 1 <= len(status) <= STATUS_CHARS_MAX or _UNPRINTABLE.search(status):
-        raise _bad("invalid_status", "status", STATUS_CHARS_MAX)
-    return status
+    return _check_text(status, "status", STATUS_CHARS_MAX)
 
 
-def _bad(code: str, field: str, chars_max: int) -> Rejected:
-    return Rejected(code, f"{field}: 1 to {chars_max} printable characters", field=field)
+def _check_text(text: str, field: str, chars_max: int) -> str:
+    if not 1 <= len(text) <= chars_max or _UNPRINTABLE.search(text):
+        raise Rejected(f"invalid_{field}", f"{field}: 1 to {chars_max} printable characters", field=field)
+    return text
 
 
 def read_columns(head: str) -> tuple[str, ...]:
@@ -318,12 +307,5 @@ def tracker_of_row(columns: tuple[str, ...], cells: list[str], *, now: datetime 
     """
     if len(cells) != len(columns):
         raise Rejected("invalid_csv", f"{len(cells)} cells under {len(columns)} columns", status=400)
-    row: dict[str, Any] = dict(zip(columns, cells, strict=True))
-    return check_tracker(
-        row["account_id"],
-        row["partner"],
-        row["external_id"],
-        status=row.get("status") or None,
-        tracking_until=row.get("tracking_until") or None,
-        now=now,
-    )
+    row = {name: cell for name, cell in zip(columns, cells, strict=True) if cell or name in COLUMNS[:3]}
+    return check_tracker(TrackerWire(**row), now=now)
