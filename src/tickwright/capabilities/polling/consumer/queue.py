@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -30,6 +30,11 @@ _Take: TypeAlias = tuple[int, int, datetime | None]
 """One take of one group: its key, the token, and when."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class QueuedGroup(PollGroup):
+    """A group that came from the queue."""
+
+
 class QueueSource:
     """Implements :class:`tickwright.ports.polls.PollSource` on ``tickwright.poll_queue``; one per session."""
 
@@ -45,7 +50,8 @@ class QueueSource:
         async with self._gate.claiming() as (token, number):
             rows = await self._pool.fetch(_SQL["take"], token, list(room), list(room.values()), number)
             self._taken.update((row["seq"], token, row["taken_at"]) for row in rows)
-        return [PollGroup(row[0], token, *row[1:]) for row in sorted(rows, key=lambda row: (row["due_at"], row["seq"]))]
+        rows = sorted(rows, key=lambda row: (row["due_at"], row["seq"]))
+        return [QueuedGroup(row[0], token, *row[1:]) for row in rows]
 
     async def _strays(self, connection: Connection, token: int) -> int:
         self._taken = {take for take in self._taken if take[1] == token}
@@ -107,11 +113,6 @@ async def reclaim(connection: Any, tokens: Sequence[int]) -> None:
 EMPTY_WAIT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Parked(PollGroup):
-    """A group that came from the queue."""
-
-
 class QueueBesideLog:
     """Implements :class:`tickwright.ports.polls.PollSource` over a log and the queue beside it.
 
@@ -125,11 +126,9 @@ class QueueBesideLog:
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Take parked groups, then those of the log; an empty queue is not read again for a second."""
-        parked = list[_Parked]()
+        parked: Sequence[PollGroup] = ()
         if monotonic() >= self._again_s:
-            names = [field.name for field in fields(PollGroup)]
-            taken = await self._queue.take(room)
-            parked = [_Parked(*(getattr(group, name) for name in names)) for group in taken]
+            parked = await self._queue.take(room)
             if not parked:
                 self._again_s = monotonic() + EMPTY_WAIT_S
         left = Counter(room)
@@ -162,7 +161,7 @@ class QueueBesideLog:
 
     def has_lost(self, group: PollGroup) -> bool:
         """Return whether its source has lost it."""
-        return (self._queue if isinstance(group, _Parked) else self._log).has_lost(group)
+        return (self._queue if isinstance(group, QueuedGroup) else self._log).has_lost(group)
 
     async def release(self, groups: Sequence[PollGroup]) -> None:
         """Release the groups of each source; those of the log first, which need no database."""
@@ -173,5 +172,5 @@ class QueueBesideLog:
 
 
 def _split(groups: Sequence[PollGroup]) -> tuple[list[PollGroup], list[PollGroup]]:
-    parked = [group for group in groups if isinstance(group, _Parked)]
-    return list[PollGroup](parked), [group for group in groups if not isinstance(group, _Parked)]
+    parked: list[PollGroup] = [group for group in groups if isinstance(group, QueuedGroup)]
+    return parked, [group for group in groups if not isinstance(group, QueuedGroup)]
