@@ -139,7 +139,10 @@ class PollConsumer(LoopService):
     async def _work(self) -> None:
         """Work until stopped; after a crash of this loop, first release what it held."""
         if self._group is not None:
-            await self._recover()
+            for work in self._works:
+                self.writer.lose(work)
+            self._unstarted += [work.group for work in self._works]
+            await self._release()
             if self.stopping.is_set():  # a stop that came meanwhile has closed the dispatchers
                 return
         self._take_ended.clear()
@@ -149,12 +152,6 @@ class PollConsumer(LoopService):
                 group.create_task(dispatcher.run())
             group.create_task(self.writer.run())
             group.create_task(self._take_until_stopped())
-
-    async def _recover(self) -> None:
-        for work in self._works:
-            self.writer.lose(work)
-        self._unstarted += [work.group for work in self._works]
-        await self._release()
 
     async def _take_until_stopped(self) -> None:
         try:

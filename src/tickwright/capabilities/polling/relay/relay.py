@@ -111,53 +111,6 @@ class PollRelayCounters:
     opened: int = 0
 
 
-class RelayStatus:
-    """Why one shard's relay is blocked, for metrics and, in the shard's row, for others; nothing is decided by it.
-
-    The row is created when a relay takes over, so that one that has published nothing is listed, and is written under
-    the lease, so that a relay that lost it cannot overwrite what its successor reports.
-
-    Attributes:
-        refusal: Why the relay is blocked; ``None`` while it works.
-    """
-
-    def __init__(self, shard: int) -> None:
-        self._shard = shard
-        self.refusal: TickwrightError | None = None
-        self._written: tuple[str, str] | None = None
-
-    async def open(self, lease: Lease) -> None:
-        """Create the shard's row. A predecessor's reason stays until this relay works or is blocked itself."""
-        self.refusal, self._written = None, ("", "")
-        await self._execute(lease, "open_shard")
-
-    async def block(self, lease: Lease, error: TickwrightError) -> None:
-        """Report why the relay is blocked; without the database only in the log and the metrics."""
-        self.refusal = error
-        reason = (error.code, error.message)
-        if self._written != reason and await self._execute(
-            lease, "block", error.code, error.message[:REASON_CHARS_MAX]
-        ):
-            self._written = reason
-
-    async def unblock(self, lease: Lease) -> None:
-        """Report that the relay works."""
-        self.refusal = None
-        if self._written is not None and await self._execute(lease, "unblock"):
-            self._written = None
-
-    async def _execute(self, lease: Lease, query: str, *arguments: str) -> bool:
-        try:
-            async with lease.transaction() as connection:
-                if connection is None:
-                    return False
-                await connection.execute(batches.SQL[query], self._shard, *arguments)
-        except UNAVAILABLE as error:
-            _log.warning("poll_relay.database_unavailable", shard=self._shard, error=repr(error))
-            return False
-        return True
-
-
 LEASE = "poll-relay"
 POLL_S = 0.2
 IDLE_S = 0.5
@@ -188,6 +141,9 @@ class PollRelay(LeasedService):
         shard: The part of the outbox: partners are spread over the shards.
         terms: Of the lease; no transaction of Kafka depends on its length.
 
+    Attributes:
+        refusal: Why the relay is blocked; ``None`` while it works. Nothing is decided by it.
+
     Invariants:
         PRL-1: a batch is frozen before it is sent, and every attempt sends the same values under the same ids.
         PRL-2: nothing is published between a doubt and the next reading of the position.
@@ -212,20 +168,49 @@ class PollRelay(LeasedService):
         self._topic, self.shard = topic, shard
         self._bounds = bounds or batches.BatchBounds()
         self.counters = PollRelayCounters()
-        self._status = RelayStatus(shard)
+        self.refusal: TickwrightError | None = None
+        self._reported: tuple[str, str] | None = None
         self._accounts: dict[int, str] = {}
         self._failures = 0
         self._swept_s, self._sweep_every_s = float("-inf"), SWEEP_EVERY_S if log is None else SWEEP_PARKED_EVERY_S
 
-    @property
-    def refusal(self) -> TickwrightError | None:
-        """Why it is blocked; ``None`` while it works."""
-        return self._status.refusal
+    # ------------------------------------------------------------------ why it is blocked
+
+    async def _open(self, lease: Lease) -> None:
+        """Create the shard's row. A predecessor's reason stays until this relay works or is blocked itself."""
+        self.refusal, self._reported = None, ("", "")
+        await self._report(lease, "open_shard")
+
+    async def _block(self, lease: Lease, error: TickwrightError) -> None:
+        """Report why the relay is blocked; without the database only in the log and the metrics."""
+        self.refusal = error
+        reason = (error.code, error.message)
+        if self._reported != reason and await self._report(
+            lease, "block", error.code, error.message[:REASON_CHARS_MAX]
+        ):
+            self._reported = reason
+
+    async def _unblock(self, lease: Lease) -> None:
+        self.refusal = None
+        if self._reported is not None and await self._report(lease, "unblock"):
+            self._reported = None
+
+    async def _report(self, lease: Lease, query: str, *arguments: str) -> bool:
+        """Write the shard's row under the lease, so that no relay that lost it overwrites its successor's report."""
+        try:
+            async with lease.transaction() as connection:
+                if connection is None:
+                    return False
+                await connection.execute(batches.SQL[query], self.shard, *arguments)
+        except UNAVAILABLE as error:
+            _log.warning("poll_relay.database_unavailable", shard=self.shard, error=repr(error))
+            return False
+        return True
 
     # ------------------------------------------------------------------ through the log
 
     async def _relay(self, log: PositionedLog, lease: Lease) -> None:
-        await self._status.open(lease)
+        await self._open(lease)
         try:
             while self._works(lease):
                 try:
@@ -249,7 +234,7 @@ class PollRelay(LeasedService):
             await self._sweep_queue(lease)
             found = await self._freeze(lease)
             if not isinstance(found, batches.FrozenBatch):
-                await self._status.unblock(lease)
+                await self._unblock(lease)
                 await self._rest_until(found)
                 continue
             await self._probe.reached("relay.poll_batch_frozen", number=found.number, fence=lease.fence)
@@ -259,7 +244,7 @@ class PollRelay(LeasedService):
                 self._failures = 0
                 await self._probe.reached("relay.poll_batch_published", number=found.number, fence=lease.fence)
                 await self._mark_up_to(lease, found.number, outcome)
-                await self._status.unblock(lease)
+                await self._unblock(lease)
                 await self._probe.reached("relay.poll_batch_marked", number=found.number, fence=lease.fence)
                 continue
             await self._not_committed(lease, outcome, found.number)
@@ -327,22 +312,22 @@ class PollRelay(LeasedService):
             self.counters.doubts += isinstance(outcome, Doubt)
             reason = outcome.reason
         kind = type(outcome).__name__
-        await self._status.block(lease, Unavailable("batch_not_committed", f"batch {number}: {reason}"))
+        await self._block(lease, Unavailable("batch_not_committed", f"batch {number}: {reason}"))
         _log.warning("poll_relay.not_committed", shard=self.shard, batch=number, kind=kind, reason=reason)
         await self._pause()
 
     async def _refused(self, lease: Lease, error: TickwrightError) -> None:
-        await self._status.block(lease, error)
+        await self._block(lease, error)
         _log.error("poll_relay.blocked", shard=self.shard, code=error.code, error=error.message)
         await (self._pause() if error.retriable else self.rest(REFUSED_S))
 
     # ------------------------------------------------------------------ without Kafka
 
     async def _queue(self, lease: Lease) -> None:
-        await self._status.open(lease)
+        await self._open(lease)
         while self._works(lease):
             try:
-                await self._status.unblock(lease)
+                await self._unblock(lease)
                 await self._sweep_queue(lease)
                 await self._queue_once(lease)
             except UNAVAILABLE as error:
