@@ -23,14 +23,11 @@ from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ReportRequest
 from tickwright.capabilities.batches.executions.consumer import consumer_source as batch_source
 from tickwright.capabilities.jobs.metrics import worker_source
-from tickwright.capabilities.polling.consumer.consumer import consumer_source
 from tickwright.capabilities.polling.relay.relay import PollRelay
-from tickwright.capabilities.polling.relay.relay import relays_source as poll_relays_source
 from tickwright.capabilities.reports.plugin import source_of as report_source
 from tickwright.engine.leases import Leases, leases_source
 from tickwright.engine.outbox.relay import relay_source
 from tickwright.observe.metrics import MetricsPage, Sample, Source, TickwrightCollector
-from tickwright.partners.contract import contract_source
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.installation import overview_parts
@@ -142,7 +139,7 @@ async def _samples_of_a_consumer(url: str) -> list[Sample]:
     async with running_consumer(url, functions={"acme": ask}) as side:
         trackers = await seed(side.pool, 1)
         await eventually_async(lambda: all_done(side.pool, trackers))
-        return [*consumer_source(side.consumer)(), *contract_source(side.contract)()]
+        return [*side.consumer.samples(), *side.contract.samples()]
 
 
 async def _page_of_fan_out(url: str) -> bytes:
@@ -229,7 +226,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
         lambda: consumer,
         readings,
         relay_source(relay),
-        poll_relays_source([PollRelay(Leases(world.pool, owner="test"), None)]),
+        PollRelay(Leases(world.pool, owner="test"), None).samples,
         lambda: samples_of(SourceCounts(), 0),
         leases_source([relay]),
         services_source(lambda: [state]),

@@ -24,7 +24,7 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected
 from tickwright.engine.service import LoopService
 from tickwright.observe.logs import without_secrets
-from tickwright.observe.metrics import MetricSpec, Sample, Source, busiest
+from tickwright.observe.metrics import MetricSpec, Sample, busiest
 from tickwright.partners import model
 from tickwright.partners.model import Grant, Report, SharedState
 from tickwright.partners.outcomes import Failed, Outcome
@@ -117,6 +117,18 @@ class PartnerContract(LoopService):
     def reach_s(self) -> float:
         """Seconds that a first permit may take longer than near the database: two exchanges."""
         return 2 * min(Exchanges.usual_s(), model.EXCHANGE_MAX_S)
+
+    def samples(self) -> Sequence[Sample]:
+        """Return the figures of the partners that this process has called, for its metrics."""
+        found: list[Sample] = []
+        for permits in [permits for permits in self.all_permits.values() if permits.name]:
+            found.append(Sample("tickwright_partner_running_calls", permits.held, (permits.name,)))
+            found.append(Sample("tickwright_partner_closed", float(permits.closed), (permits.name,)))
+            found += [
+                Sample("tickwright_partner_calls_total", count, (permits.name, outcome))
+                for outcome, count in list(permits.outcomes.items())
+            ]
+        return found
 
     # ------------------------------------------------------------------ service
 
@@ -332,20 +344,3 @@ def counted_calls(contract: PartnerContract) -> dict[str, dict[str, int]]:
     named = [permits for permits in contract.all_permits.values() if permits.name and permits.outcomes]
     called = {permits.name: {**none, **permits.outcomes} for permits in named}
     return busiest(called, lambda outcomes: sum(outcomes.values()), CALLS_BYTES_MAX)
-
-
-def contract_source(contract: PartnerContract) -> Source:
-    """Return a metrics source for the partners that this process has called."""
-
-    def read() -> Sequence[Sample]:
-        samples: list[Sample] = []
-        for permits in [permits for permits in contract.all_permits.values() if permits.name]:
-            samples.append(Sample("tickwright_partner_running_calls", permits.held, (permits.name,)))
-            samples.append(Sample("tickwright_partner_closed", float(permits.closed), (permits.name,)))
-            samples += [
-                Sample("tickwright_partner_calls_total", count, (permits.name, outcome))
-                for outcome, count in list(permits.outcomes.items())
-            ]
-        return samples
-
-    return read

@@ -18,14 +18,14 @@ class PartnersPlugin(Plugin):
     def provide(self, context: Context) -> None:
         """Offer the contract; its first user starts its service and its metrics."""
         from tickwright.engine.session import WorkerSession
-        from tickwright.partners.contract import PartnerContract, contract_source, counted_calls
+        from tickwright.partners.contract import PartnerContract, counted_calls
         from tickwright.store.pool import Exchanges
 
         def make() -> PartnerContract:
             contract = PartnerContract(context.pool, context.ports.get(WorkerSession))
             context.facts["exchange_ms"] = Exchanges.usual_ms
             context.run(contract)
-            context.count(contract_source(contract))
+            context.count(contract.samples)
             context.counters["partners"] = partial(counted_calls, contract)
             return contract
 

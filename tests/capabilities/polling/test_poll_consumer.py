@@ -23,10 +23,9 @@ from kit.mutants import mutate
 from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ScanEvent, Throttled
-from tickwright.capabilities.polling.consumer.consumer import consumer_source
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.polling.service import PollingService
-from tickwright.partners.contract import contract_source, put_partner
+from tickwright.partners.contract import put_partner
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -55,7 +54,7 @@ async def test_a_poll_by_configuration_reaches_the_courier_and_its_answer_the_tr
         assert (await slice_of(side.pool, trackers))["polled"] == 3
         counted = {
             (sample.name, sample.labels): sample.value
-            for sample in [*consumer_source(side.consumer)(), *contract_source(side.contract)()]
+            for sample in [*side.consumer.samples(), *side.contract.samples()]
         }
         assert counted["tickwright_polls_done_total", ()] == counted["tickwright_poll_news_total", ()] == 3
         assert counted["tickwright_partner_calls_total", ("acme", "answered")] == 3

@@ -19,7 +19,6 @@ from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatche
 from tickwright.capabilities.polling.consumer.result_writer import Answers, GroupWork, ResultWriter
 from tickwright.engine import tasks
 from tickwright.partners import Failed, Throttled
-from tickwright.partners.contract import contract_source
 
 
 class _Base(BaseException):
@@ -73,7 +72,7 @@ async def check_strange_functions_cost_their_poll_only(url: str) -> None:
     async with running_consumer(url, functions={"acme": strange}) as side:
         trackers = await seed(side.pool, 10, breaker={"failures": 1000})
         await eventually_async(lambda: all_done(side.pool, trackers), 60, what="POL-1: a poll is carried out")
-        calls = {sample.labels: sample.value for sample in contract_source(side.contract)()}
+        calls = {sample.labels: sample.value for sample in side.contract.samples()}
     assert (calls.get(("acme", "failed")), calls["acme", "answered"]) == (10, 10), "POL-1: a failure counts as one"
 
 
@@ -95,7 +94,7 @@ async def check_failures_are_counted(url: str) -> None:
     async with running_consumer(url, functions={"acme": strange}) as side:
         trackers = await seed(side.pool, len(STRANGE), breaker={"failures": 1000})
         await eventually_async(lambda: all_done(side.pool, trackers), 60, what="POL-1: a poll is carried out")
-        calls = {sample.labels: sample.value for sample in contract_source(side.contract)()}
+        calls = {sample.labels: sample.value for sample in side.contract.samples()}
     counted = calls.get(("acme", "failed")), calls["acme", "answered"]
     assert counted == (len(STRANGE), len(STRANGE)), "POL-1: a failure counts as one"
 

@@ -109,12 +109,12 @@ class PollingPlugin(Plugin):
             context.counters["polls"] = lambda: _counted(relays, consumer)
 
     def _add_relays(self, context: Context, leases: "Leases", topic: PollTransport) -> "list[PollRelay]":
-        from tickwright.capabilities.polling.relay.relay import PollRelay, relays_source
+        from tickwright.capabilities.polling.relay.relay import PollRelay
 
         shards = range(context.settings.part(PollingSettings).relay_shards)
         relays = [PollRelay(leases, topic.log(), topic=topic.topic, shard=shard) for shard in shards]
         context.run_leased(*relays)
-        context.count(relays_source(relays))
+        context.count(*(relay.samples for relay in relays))
         return relays
 
     def _add_loops(self, context: Context, leases: "Leases", topic: PollTransport) -> None:
@@ -132,7 +132,7 @@ class PollingPlugin(Plugin):
         context.run_leased(*(LeasedRounds(name, leases, work, terms=TERMS) for name, work in rounds.items()))
 
     async def _add_consumer(self, context: Context, topic: PollTransport) -> "PollConsumer":
-        from tickwright.capabilities.polling.consumer.consumer import PollConsumer, consumer_source
+        from tickwright.capabilities.polling.consumer.consumer import PollConsumer
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
         from tickwright.capabilities.polling.consumer.http_courier import Couriers
         from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, QueueSource
@@ -159,7 +159,7 @@ class PollingPlugin(Plugin):
         if log is not None:
             context.run(log)
         context.run(consumer)
-        context.count(consumer_source(consumer), *([log.samples] if log is not None else ()))
+        context.count(consumer.samples, *([log.samples] if log is not None else ()))
         return consumer
 
     def metrics(self) -> Sequence["MetricSpec"]:

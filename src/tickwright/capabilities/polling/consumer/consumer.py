@@ -24,7 +24,7 @@ from tickwright.capabilities.polling.consumer.result_writer import SQL, GroupWor
 from tickwright.capabilities.polling.trackers.events import TERMINAL_DEFAULT
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup
-from tickwright.observe.metrics import Sample, Source
+from tickwright.observe.metrics import Sample
 from tickwright.partners import PartnerContract, PartnerSettings
 from tickwright.partners.contract import PartnerRow, list_partners, settings_of
 from tickwright.ports.ids import monotonic
@@ -133,6 +133,19 @@ class PollConsumer(LoopService):
     def dispatchers(self) -> Sequence[PartnerDispatcher]:
         """The partners that are served here."""
         return list(self._dispatchers.values())
+
+    def samples(self) -> Sequence[Sample]:
+        """Return the figures for the metrics of its process."""
+        writer = self.writer
+        return [
+            Sample("tickwright_polls_done_total", writer.polled),
+            Sample("tickwright_poll_news_total", writer.events),
+            Sample("tickwright_polls_late_total", writer.late),
+            Sample("tickwright_polls_superseded_total", writer.superseded),
+            Sample("tickwright_poll_lost_answers_total", writer.lost),
+            Sample("tickwright_poll_answer_backlog", writer.unwritten),
+            *(Sample("tickwright_polls_held", each.held, (each.name,)) for each in self.dispatchers),
+        ]
 
     # ------------------------------------------------------------------ service
 
@@ -343,24 +356,3 @@ class PollConsumer(LoopService):
             dispatcher.put(todo)
         else:
             self.writer.write_soon(work)
-
-
-def consumer_source(consumer: PollConsumer) -> Source:
-    """Return what reads a consumer's figures for the metrics of its process."""
-
-    def read() -> Sequence[Sample]:
-        writer = consumer.writer
-        return [
-            Sample("tickwright_polls_done_total", writer.polled),
-            Sample("tickwright_poll_news_total", writer.events),
-            Sample("tickwright_polls_late_total", writer.late),
-            Sample("tickwright_polls_superseded_total", writer.superseded),
-            Sample("tickwright_poll_lost_answers_total", writer.lost),
-            Sample("tickwright_poll_answer_backlog", writer.unwritten),
-            *(
-                Sample("tickwright_polls_held", dispatcher.held, (dispatcher.name,))
-                for dispatcher in consumer.dispatchers
-            ),
-        ]
-
-    return read

@@ -33,7 +33,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.leases import Lease, LeasedService, Leases
-from tickwright.observe.metrics import Sample, Source
+from tickwright.observe.metrics import Sample
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.polls import NO_OFFSETS, Aborted, Batch, Committed, Doubt, Fenced, PositionedLog
 from tickwright.ports.service import NO_PROBE, Probe
@@ -173,6 +173,20 @@ class PollRelay(LeasedService):
         self._accounts: dict[int, str] = {}
         self._failures = 0
         self._swept_s, self._sweep_every_s = float("-inf"), SWEEP_EVERY_S if log is None else SWEEP_PARKED_EVERY_S
+
+    def samples(self) -> Sequence[Sample]:
+        """Return the counters for the metrics of its process."""
+        counters, shard = self.counters, str(self.shard)
+        return [
+            Sample("tickwright_polls_published_total", counters.published, (shard,)),
+            Sample("tickwright_poll_relay_superseded_total", counters.superseded, (shard,)),
+            Sample("tickwright_poll_batches_total", counters.batches, (shard, "published")),
+            Sample("tickwright_poll_batches_total", counters.aborted, (shard, "aborted")),
+            Sample("tickwright_poll_batches_total", counters.doubts, (shard, "doubt")),
+            Sample("tickwright_poll_batches_total", counters.fenced, (shard, "fenced")),
+            Sample("tickwright_poll_relay_opens_total", counters.opened, (shard,)),
+            Sample("tickwright_poll_relay_stands", float(self.refusal is not None), (shard,)),
+        ]
 
     # ------------------------------------------------------------------ why it is blocked
 
@@ -378,25 +392,3 @@ class PollRelay(LeasedService):
     async def _pause(self) -> None:
         self._failures += 1
         await self.rest(RETRY.delay(self._failures, random_unit()).total_seconds())
-
-
-def relays_source(relays: Sequence[PollRelay]) -> Source:
-    """Return a source for the counters of the polls' relays."""
-
-    def read() -> Sequence[Sample]:
-        samples = []
-        for relay in relays:
-            counters, shard = relay.counters, str(relay.shard)
-            samples += [
-                Sample("tickwright_polls_published_total", counters.published, (shard,)),
-                Sample("tickwright_poll_relay_superseded_total", counters.superseded, (shard,)),
-                Sample("tickwright_poll_batches_total", counters.batches, (shard, "published")),
-                Sample("tickwright_poll_batches_total", counters.aborted, (shard, "aborted")),
-                Sample("tickwright_poll_batches_total", counters.doubts, (shard, "doubt")),
-                Sample("tickwright_poll_batches_total", counters.fenced, (shard, "fenced")),
-                Sample("tickwright_poll_relay_opens_total", counters.opened, (shard,)),
-                Sample("tickwright_poll_relay_stands", float(relay.refusal is not None), (shard,)),
-            ]
-        return samples
-
-    return read
