@@ -66,14 +66,9 @@ PARTNERS_OF = {"capabilities/polling", "capabilities/fanout"}
 FOREIGN_SQL = {
     "capabilities/batches/sql/release.sql",
     "capabilities/fanout/sql/modules.sql",
-    "capabilities/operations/sql/holdings.sql",
-    "capabilities/operations/sql/overview.sql",
-    "capabilities/operations/sql/upkeep.sql",
     "capabilities/reports/sql/listing.sql",
-    "cli/sql/doctor.sql",
     "demo/sql/world.sql",
     "engine/sql/workers.sql",
-    "store/sql/fragments.sql",
     "transports/kafka/polls.sql",
 }
 """Files that name a table of another room today. The list only shrinks."""

@@ -28,10 +28,56 @@ def read_greeting(name, table, problems, *, where):
         problems.append(f"{where}.text: missing")
 
 
+def greetings_part():
+    import msgspec
+    from tickwright.observe.metrics import Sample
+    from tickwright.plugin.overview import OverviewPart, Shown
+
+    class GreetingsNow(msgspec.Struct):
+        spoken: int
+        per_s: float | None
+
+    class GreetingsPart(OverviewPart):
+        fields = {"greetings": GreetingsNow}
+        counters = {"greetings": dict[str, int]}
+        dead_letters = {"greetings": int}
+        series = {"greetings_spoken": int}
+        lists = ("greetings",)
+
+        def readings(self):
+            return {"greetings": self.read}
+
+        async def read(self, connection):
+            return await connection.fetchval("SELECT 42")
+
+        def show(self, read, rates):
+            spoken = read["greetings"]
+            now = GreetingsNow(spoken, rates.per_s(lambda counters: counters.greetings.get("spoken", 0)))
+            return Shown({"greetings": now}, {"greetings": now}, {"greetings": 7}, {"greetings_spoken": spoken})
+
+        async def gauges(self, connection):
+            return [Sample("greetings_spoken", await self.read(connection))]
+
+    return GreetingsPart()
+
+
 class Greetings(Plugin):
     name = "greetings"
     roles = ("greeter",)
     settings = GreetingSettings
+    commands = {"greetings": "greetings_cli"}
+
+    def overview(self):
+        return greetings_part()
+
+    def holdings(self):
+        sql = "SELECT 'greeting' AS kind, $1::bigint AS id, 'hello' AS name, NULL::integer AS number, now() AS since_at"
+        return (f"{sql}, NULL::bigint AS fence, NULL::bigint AS count LIMIT $2",)
+
+    async def examine(self, context, alive):
+        from tickwright.plugin.findings import role_finding
+
+        return (role_finding(alive, "greeter", "nobody is greeted"),)
 
     def config_tables(self):
         return {"greetings": read_greeting}
@@ -56,6 +102,27 @@ class Greetings(Plugin):
 
 
 PLUGIN = Greetings()
+'''
+COMMANDS = '''
+"""The command of greetings."""
+
+import typer
+
+from tickwright.cli.kit.gateway import ask
+from tickwright.cli.kit.output import write
+
+app = typer.Typer(help="Greetings of the TOML file.", no_args_is_help=True)
+
+
+@app.callback()
+def greetings():
+    """Greetings of the TOML file."""
+
+
+@app.command("list")
+def list_():
+    """List them."""
+    write("".join(f"{name}: {text}\\n" for name, text in ask("GET", "/greetings")["greetings"].items()))
 '''
 ASK = """
 import asyncio, json
@@ -82,7 +149,10 @@ async def work():
     rules = [rule.name for rule in alert_rules()]
     async with local_api(load_settings()) as app:
         answer = await call(app, "/v1/greetings")
-    print(json.dumps({"roles": ROLES, "rules": rules, "answer": answer, "unknown": unknown_names()}))
+        overview = await call(app, "/v1/overview")
+        document = await call(app, "/v1/openapi.json")
+    seen = {"overview": overview, "document": document}
+    print(json.dumps({**seen, "roles": ROLES, "rules": rules, "answer": answer, "unknown": unknown_names()}))
 
 asyncio.run(work())
 """
@@ -92,6 +162,7 @@ asyncio.run(work())
 def environment(tmp_path: Path, database_url: str) -> dict[str, str]:
     """The environment of a process in which the package is installed."""
     (tmp_path / "greetings.py").write_text(PACKAGE)
+    (tmp_path / "greetings_cli.py").write_text(COMMANDS)
     info = tmp_path / "greetings-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greetings\nVersion: 1.0\n")
@@ -124,6 +195,23 @@ def test_an_installed_capability_is_a_part_of_the_product(environment: dict[str,
     assert "greeter_silent" in found["rules"]
     assert found["answer"] == {"language": "de", "greetings": {"morning": "Good morning"}}
     assert "TICKWRIGHT_GREETING_LANGUAGE" not in found["unknown"]
+
+
+def test_its_part_of_the_overview_and_its_command_are_those_of_the_product(environment: dict[str, str]) -> None:
+    """Its figures, list, series and dead letters stand beside the others; its command and its finding too."""
+    said = run(environment, "-c", ASK)
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout.splitlines()[-1])
+    overview = found["overview"]
+    assert overview["greetings"] == {"spoken": 42, "per_s": 0.0}
+    assert overview["dead_letters"] == {"jobs": 0, "outbox": 0, "fanout": None, "greetings": 7}
+    assert overview["series"]["greetings_spoken"] == [42]
+    assert {"greetings", "jobs"} <= overview["changes"].keys()
+    assert "GreetingsNow" in found["document"]["components"]["schemas"]
+    said = run(environment, "-m", "tickwright", "greetings", "list")
+    assert said.stdout == "morning: Good morning\n", said.stderr
+    said = run(environment, "-m", "tickwright", "doctor", "--json")
+    assert "none is alive: nobody is greeted" in said.stdout, said.stderr
 
 
 def test_a_mistake_in_its_table_is_reported_with_those_of_the_others(environment: dict[str, str]) -> None:

@@ -7,28 +7,31 @@ check fails.
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import asyncpg
 from rich.markup import escape
 
+from tickwright.capabilities.reports.overview import has_report_types
 from tickwright.cli.kit.output import console, show_json
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.plugin import Context, Registrations
+from tickwright.plugin.findings import Finding
 from tickwright.plugin.settings import Settings
 from tickwright.plugin.settings import environment_secret as secret
+from tickwright.ports.broker import Brokers
 from tickwright.ports.ids import local_unix_seconds, monotonic, random_token
 from tickwright.ports.objects import ObjectStore
-from tickwright.ports.transports import TaskTransport
 from tickwright.process.configfile import load_config
 from tickwright.process.database import Database, open_database
 from tickwright.process.installation import build_brokers, close_brokers, close_pool, provide, revision
 from tickwright.process.loading import load_settings_with_app
+from tickwright.process.plugins import PLUGINS
 from tickwright.process.settings import unknown_names
 from tickwright.sources.named import Sources, read_source
 from tickwright.store.app_roles import excess_rights
@@ -38,37 +41,16 @@ from tickwright.transports.objectstore.plugin import LazyObjects, ObjectStoreSet
 from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.plugin import RedisSettings
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check. ``warn`` means fewer guarantees; each result but ``ok`` has a remedy."""
-
-    check: str
-    verdict: Literal["ok", "warn", "fail"]
-    says: str
-    remedy: str = ""
-
-
-# Reports: the object store, the configured sources, and the processes that serve each type.
-#
-# Skipped without a report type, a source or a configured object store.
-
 _SQL = load("tickwright.cli.sql", "doctor.sql")
 PROBE = b"tickwright doctor"
 SOURCE_TIMEOUT = timedelta(seconds=10)
 
 
-async def has_report_types(pool: Pool) -> bool:
-    """Return whether there is a report type."""
-    return bool(await pool.fetchval(_SQL["has_report_types"]))
-
-
-async def examine_reports(settings: Settings, pool: Pool, *, embedded: bool) -> list[Finding]:
-    """Return the findings about reports; empty if nothing of reports is set up."""
+async def _stores(settings: Settings, pool: Pool, *, embedded: bool) -> list[Finding]:
+    """Return the findings about the object store and the sources; empty without report types, sources and a setting."""
     terms = load_config(settings.config).get("sources", {})
-    types = await has_report_types(pool)
     found: list[Finding] = []
-    if types or terms or settings.part(ObjectStoreSettings).object_store is not None:
+    if terms or settings.part(ObjectStoreSettings).object_store is not None or await has_report_types(pool):
         found.append(await _objects(settings, embedded=embedded))
     read = {name: read_source(name, table, [], where=name) for name, table in terms.items()}
     sources = Sources({name: one for name, one in read.items() if one is not None}, secret)
@@ -76,8 +58,6 @@ async def examine_reports(settings: Settings, pool: Pool, *, embedded: bool) -> 
         found += [finding async for finding in _sources(sources)]
     finally:
         await sources.aclose()
-    if types:
-        found += await _listeners(pool)
     return found
 
 
@@ -123,46 +103,6 @@ async def _sources(sources: Sources) -> AsyncIterator[Finding]:
             yield Finding(check, "fail", error.message, remedy)
         else:
             yield Finding(check, "ok", "answers")
-
-
-async def _listeners(pool: Pool) -> list[Finding]:
-    """Find the functions and sources that report types need and no live process serves."""
-    unserved = await pool.fetch(_SQL["unserved"])
-    if not unserved:
-        return [Finding("report listeners", "ok", "every listener of every report type is served")]
-    remedy = "run report-listener with the program (TICKWRIGHT_APP) or the TOML file (TICKWRIGHT_CONFIG) that has it"
-    return [
-        Finding("report listeners", "warn", f"no live process serves {row['served_by']}, for {row['types']}", remedy)
-        for row in unserved
-    ]
-
-
-# Campaigns and batches: the processes that can execute what is scheduled or open.
-
-NAMES_CHARS = 200
-
-
-async def has_batches(pool: Pool) -> bool:
-    """Return whether a campaign or batch is set up."""
-    return bool(await pool.fetchval(_SQL["has_batches"]))
-
-
-async def examine_batches(pool: Pool) -> list[Finding]:
-    """Return the findings about batches; empty if none is set up. Sources are checked with those of reports."""
-    if not await has_batches(pool):
-        return []
-    unserved = await pool.fetch(_SQL["unserved_batches"])
-    if not unserved:
-        return [Finding("batches", "ok", "a campaign-consumer has what every scheduled or open one needs")]
-    return [
-        Finding(
-            "batches", "warn", f"no live process has {row['served_by']}, for {row['batches'][:NAMES_CHARS]}", _REMEDY
-        )
-        for row in unserved
-    ]
-
-
-_REMEDY = "run campaign-consumer with the TOML file (TICKWRIGHT_CONFIG) or the program (TICKWRIGHT_APP) that has it"
 
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -222,23 +162,26 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
 async def _database(settings: Settings, database: Database) -> list[Finding]:
     found = [Finding("database", "ok", f"{database.shown} answers")]
     pool = await open_pool(database.url, max_size=2, pooled=database.pooled)
+    context = Context(settings, pool, None, Registrations(), dict)
+    provide(context)
+    brokers = context.ports.put(Brokers, build_brokers(context))
     try:
         facts = await pool.fetchrow(_SQL["facts"])
         found.append(_latency(await _round_trip_s(pool)))
         found += [*_server(facts), *_durability(facts), _clock(facts["now_s"]), *_pressure(facts)]
         found += [_notifications(database), await _schema(database)]
         if found[-1].verdict == "ok":
-            wanted = _ROLES + (_ROLES_OF_FANOUT if await pool.fetchval(_SQL["has_entities"]) else ())
-            wanted += _ROLES_OF_REPORTS if await has_report_types(pool) else ()
-            wanted += _ROLES_OF_BATCHES if await has_batches(pool) else ()
-            found += _roles(await pool.fetch(_SQL["alive"]), wanted)
-            found += await examine_reports(settings, pool, embedded=database.embedded)
-            found += await examine_batches(pool)
+            alive = {row["role"]: row["workers"] for row in await pool.fetch(_SQL["alive"])}
+            for plugin in PLUGINS:
+                found += await plugin.examine(context, alive)
+            found += await _stores(settings, pool, embedded=database.embedded)
             found.append(_rights(await excess_rights(pool)))
             found += _table_locks(await pool.fetch(_SQL["roles_not_to_end"]))
         found += [_disk(settings.home_folder)] if database.embedded else []
-        found += [*await _brokers(settings, pool), *await _redis(settings)]
+        found += [*await _brokers(brokers), *await _redis(settings)]
     finally:
+        await close_brokers(brokers)
+        await context.ports.aclose()
         await close_pool(pool)
     return found
 
@@ -331,23 +274,6 @@ async def _schema(database: Database) -> Finding:
     return Finding("schema", "fail", says, "run: tickwright migrate")
 
 
-_ROLES = (("worker", "no job runs"), ("scheduler", "nothing is cleaned up"), ("relay", "no message leaves"))
-_ROLES_OF_FANOUT = (("fanout-consumer", "no entity is polled"),)
-_ROLES_OF_REPORTS = (("report-listener", "no report is made"),)
-_ROLES_OF_BATCHES = (("campaign-consumer", "no campaign and no batch is executed"),)
-
-
-def _roles(rows: list[Any], wanted: Iterable[tuple[str, str]]) -> list[Finding]:
-    alive = {row["role"]: row["workers"] for row in rows}
-    found = []
-    for role, without in wanted:
-        if alive.get(role):
-            found.append(Finding(role, "ok", f"{alive[role]} alive"))
-        else:
-            found.append(Finding(role, "warn", f"none is alive: {without}", f"run: tickwright run {role}"))
-    return found
-
-
 def _rights(excess: Sequence[Mapping[str, Any]]) -> Finding:
     if not excess:
         return Finding("roles", "ok", "no role has more rights in the schema than it needs")
@@ -379,37 +305,16 @@ def _disk(home: Path) -> Finding:
 _SERVERS = {"amqp": ("rabbitmq", "TICKWRIGHT_AMQP_URL"), "kafka": ("kafka", "TICKWRIGHT_KAFKA_BOOTSTRAP")}
 
 
-async def _brokers(settings: Settings, pool: asyncpg.Pool) -> list[Finding]:
-    context = Context(settings, pool, None, Registrations(), dict)
-    provide(context)
-    brokers = build_brokers(context)
-    try:
-        found = []
-        for scheme, (name, variable) in _SERVERS.items():
-            if scheme not in brokers:
-                continue
-            if await brokers[scheme].ready():
-                found.append(Finding(name, "ok", "answers"))
-                found += [await _queues(context.ports.get(TaskTransport))] if scheme == "amqp" else []
-            else:
-                found.append(Finding(name, "fail", "does not answer", f"start it, or correct {variable}"))
-        return found
-    finally:
-        await close_brokers(brokers)
-        await context.ports.aclose()
-
-
-async def _queues(tasks: TaskTransport) -> Finding:
-    try:
-        missing = await tasks.missing()
-    except TickwrightError as error:
-        return Finding("fanout queues", "fail", error.message, "make them as they should be, or use another prefix")
-    if missing is None:
-        return Finding("fanout queues", "ok", "not there yet; the first scheduler or fanout-consumer makes them")
-    if missing:
-        remedy = "start a process with the role fanout-consumer, which makes them"
-        return Finding("fanout queues", "warn", f"missing: {', '.join(missing)}", remedy)
-    return Finding("fanout queues", "ok", "as they should be")
+async def _brokers(brokers: Brokers) -> list[Finding]:
+    found = []
+    for scheme, (name, variable) in _SERVERS.items():
+        if scheme not in brokers:
+            continue
+        if await brokers[scheme].ready():
+            found.append(Finding(name, "ok", "answers"))
+        else:
+            found.append(Finding(name, "fail", "does not answer", f"start it, or correct {variable}"))
+    return found
 
 
 async def _redis(settings: Settings) -> list[Finding]:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -11,28 +12,12 @@ from typer.exceptions import TyperException
 
 from tickwright import __version__
 from tickwright.cli import run as running
-from tickwright.cli.commands import (
-    accounts,
-    admin,
-    alerts,
-    batches,
-    campaigns,
-    entities,
-    executions,
-    jobs,
-    modules,
-    partners,
-    report_types,
-    reports,
-    roles,
-    slices,
-    task_types,
-    trackers,
-)
+from tickwright.cli.commands import admin
 from tickwright.cli.commands import machinery as desk
 from tickwright.cli.kit.output import close_quietly, show_error, write
 from tickwright.domain.errors import TickwrightError
 from tickwright.observe.logs import configure_logging
+from tickwright.process.plugins import PLUGINS
 
 app = typer.Typer(
     name="tickwright",
@@ -74,21 +59,9 @@ def tickwright(
 
 
 running.add_to(app)
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(task_types.app, name="task-types")
-app.add_typer(accounts.app, name="accounts")
-app.add_typer(trackers.app, name="trackers")
-app.add_typer(partners.app, name="partners")
-app.add_typer(entities.app, name="entities")
-app.add_typer(modules.app, name="modules")
-app.add_typer(report_types.app, name="report-types")
-app.add_typer(reports.app, name="reports")
-app.add_typer(campaigns.app, name="campaigns")
-app.add_typer(batches.app, name="batches")
-app.add_typer(executions.app, name="executions")
-app.add_typer(slices.app, name="slices")
-app.add_typer(roles.app, name="roles")
-app.add_typer(alerts.app, name="alerts")
+for plugin in PLUGINS:
+    for command, module in plugin.commands.items():
+        app.add_typer(import_module(module).app, name=command)
 admin.add_to(app)
 desk.add_to(app)
 

@@ -9,6 +9,9 @@ A process calls a plugin in this order; each step is optional:
 5. :meth:`Plugin.start` adds services, loops under a lease and sources of metrics, for the roles of the process.
 6. :meth:`Plugin.routes` returns the REST routes, if the process serves the API.
 
+What operators see is joined from all plugins: :meth:`Plugin.overview`, ``metrics``, ``alert_rules``, ``holdings``,
+``examine``, ``commands``.
+
 Modules that define a plugin import little, so that the command line starts fast: methods import what they build.
 """
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
     from tickwright.plugin.context import Context
+    from tickwright.plugin.findings import Finding
     from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.broker import Broker
     from tickwright.ports.session import Reclaim
@@ -76,6 +80,9 @@ class Plugin:
         name: Unique, such as ``jobs``.
         roles: That this plugin adds to ``tickwright run``.
         settings: What it reads from the environment.
+        commands: Modules of the command line by command; each has a typer application ``app``.
+        broker_dead_letters: Kinds of dead letters that stay in a broker, with their own columns, of which the first is
+            the filter of ``GET /v1/dead-letters/KIND``.
         lease_purposes: What only the holder of each of its leases does, for operators, by the name of the lease or the
             part of the name before ``:``.
     """
@@ -83,6 +90,8 @@ class Plugin:
     name: ClassVar[str]
     roles: ClassVar[tuple[str, ...]] = ()
     settings: ClassVar[type[SettingsPart] | None] = None
+    commands: ClassVar[Mapping[str, str]] = {}
+    broker_dead_letters: ClassVar[Mapping[str, Sequence[str]]] = {}
     lease_purposes: ClassVar[Mapping[str, str]] = {}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
@@ -145,6 +154,10 @@ class Plugin:
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this part; one process at a time evaluates them for all."""
+        return ()
+
+    async def examine(self, context: "Context", alive: Mapping[str, int]) -> Sequence["Finding"]:
+        """Return findings for ``tickwright doctor``; ``alive`` has the number of living processes by role."""
         return ()
 
     def routes(self, context: "Context", gate: "Gate") -> Sequence["APIRouter"]:

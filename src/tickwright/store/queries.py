@@ -50,15 +50,10 @@ def filled(queries: Mapping[str, str], fragment: str, *, of: Mapping[str, str] |
     return MappingProxyType({name: query.replace(f"{{{fragment}}}", text) for name, query in queries.items()})
 
 
-def with_lanes(queries: Mapping[str, str]) -> Mapping[str, str]:
-    """Return queries with ``{lane}``, ``{runnable}``, ``{claimable}`` and so on replaced by their walks over lanes."""
-    return with_shared(queries, "lane", "runnable", "claimable", "counted", "known")
-
-
-def with_shared(queries: Mapping[str, str], *fragments: str) -> Mapping[str, str]:
-    """Return queries with each ``{fragment}`` replaced by its text in ``fragments.sql``."""
+def with_shared(queries: Mapping[str, str], *fragments: str, of: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Return queries with each ``{fragment}`` replaced by its text in ``of``, by default ``fragments.sql``."""
     for fragment in fragments:
-        queries = filled(queries, fragment, of=_SHARED)
+        queries = filled(queries, fragment, of=of or _SHARED)
     return queries
 
 

@@ -6,12 +6,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from tickwright.observe.metrics import Sample
+from tickwright.plugin.findings import Finding, role_finding
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewBase, OverviewPart, Rates, Reading, Shown
-from tickwright.store.pool import Connection
+from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.batches.sql", "overview.sql")
 ERROR_CHARS = 120
+NAMES_CHARS = 200
 
 
 class ExecutionNow(msgspec.Struct, frozen=True):
@@ -94,3 +96,20 @@ def line_of(one: ExecutionNow) -> str:
     if one.error_message:
         parts.append(" ".join(one.error_message.split())[:ERROR_CHARS])
     return " · ".join(parts)
+
+
+async def examine(pool: Pool, alive: Mapping[str, int]) -> list[Finding]:
+    """Find what scheduled and open batches need and no live process has."""
+    if not await pool.fetchval(SQL["is_used"]):
+        return []
+    found = [role_finding(alive, "campaign-consumer", "no campaign and no batch is executed")]
+    unserved = await pool.fetch(SQL["unserved"])
+    if not unserved:
+        return [*found, Finding("batches", "ok", "a campaign-consumer has what every scheduled or open one needs")]
+    remedy = "run campaign-consumer with the TOML file (TICKWRIGHT_CONFIG) or the program (TICKWRIGHT_APP) that has it"
+    return found + [
+        Finding(
+            "batches", "warn", f"no live process has {row['served_by']}, for {row['batches'][:NAMES_CHARS]}", remedy
+        )
+        for row in unserved
+    ]

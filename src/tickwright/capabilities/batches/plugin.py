@@ -1,6 +1,6 @@
 """The plugin of batches and campaigns: a producer, consumers and a checker of executions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.batches.definitions.batches import Batches
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
+    from tickwright.plugin.findings import Finding
     from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
@@ -54,6 +55,11 @@ class BatchesPlugin(Plugin):
     name = "batches"
     roles = (CONSUMER,)
     settings = BatchesSettings
+    commands: ClassVar = {
+        "campaigns": "tickwright.cli.commands.campaigns",
+        "batches": "tickwright.cli.commands.batches",
+        "executions": "tickwright.cli.commands.executions",
+    }
     lease_purposes: ClassVar = {
         "campaign-checker": "releases actions of finished executions",
         "campaign-producer": "makes executions of due occurrences",
@@ -171,6 +177,12 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.alerts import RULES
 
         return RULES
+
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
+        """Return whether the campaigns and batches have a consumer."""
+        from tickwright.capabilities.batches.overview import examine
+
+        return await examine(context.pool, alive)
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of campaigns, batches and executions."""

@@ -2,10 +2,11 @@
 
 from datetime import timedelta
 
+from tickwright.capabilities.fanout.overview import WALKS
 from tickwright.observe.alerts import AlertRule, with_queries
 from tickwright.store.queries import load, with_shared
 
-_SQL = with_shared(load("tickwright.capabilities.fanout.sql", "alerts.sql"), "listed", "lists")
+_SQL = with_shared(load("tickwright.capabilities.fanout.sql", "alerts.sql"), "listed", "lists", of=WALKS)
 RULES: tuple[AlertRule, ...] = with_queries(
     _SQL,
     AlertRule(

@@ -5,11 +5,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from tickwright.domain.errors import TickwrightError
+from tickwright.plugin.findings import Finding, role_finding
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewBase, OverviewPart, Rates, Reading, Shown
-from tickwright.store.pool import Connection
+from tickwright.ports.broker import Brokers
+from tickwright.ports.transports import TaskTransport
+from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_shared
 
-SQL = with_shared(load("tickwright.capabilities.fanout.sql", "overview.sql"), "lists")
+WALKS = load("tickwright.capabilities.fanout.sql", "walks.sql")
+SQL = with_shared(load("tickwright.capabilities.fanout.sql", "overview.sql"), "lists", of=WALKS)
 
 
 class FanoutNow(msgspec.Struct, frozen=True):
@@ -75,3 +80,26 @@ def line_of(fanout: FanoutNow) -> str:
         f"superseded {fanout.superseded}, expired {fanout.expired}"
     )
     return " · ".join(parts)
+
+
+async def examine(pool: Pool, tasks: TaskTransport, brokers: Brokers, alive: Mapping[str, int]) -> list[Finding]:
+    """Find whether entities have a consumer, and whether the queues of a broker are as they should be."""
+    is_used = await pool.fetchval(SQL["is_used"])
+    found = [role_finding(alive, "fanout-consumer", "no entity is polled")] if is_used else []
+    scheme = tasks.destination.partition(":")[0]
+    if scheme == "amqp" and await brokers[scheme].ready():
+        found.append(await _queues(tasks))
+    return found
+
+
+async def _queues(tasks: TaskTransport) -> Finding:
+    try:
+        missing = await tasks.missing()
+    except TickwrightError as error:
+        return Finding("fanout queues", "fail", error.message, "make them as they should be, or use another prefix")
+    if missing is None:
+        return Finding("fanout queues", "ok", "not there yet; the first scheduler or fanout-consumer makes them")
+    if missing:
+        remedy = "start a process with the role fanout-consumer, which makes them"
+        return Finding("fanout queues", "warn", f"missing: {', '.join(missing)}", remedy)
+    return Finding("fanout queues", "ok", "as they should be")

@@ -12,6 +12,7 @@ from pydantic import Field
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.plugin import Context, Plugin, Registrations, SettingsPart
 from tickwright.plugin.contract import CONFIG_FILE, PROGRAM, ReadTable
+from tickwright.ports.broker import Brokers
 from tickwright.ports.fanout import CarryingRunClaims, Marks
 from tickwright.ports.transports import TaskTransport
 from tickwright.store.pool import Pool
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
+    from tickwright.plugin.findings import Finding
     from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
@@ -51,6 +53,11 @@ class FanoutPlugin(Plugin):
     name = "fanout"
     roles = (CONSUMER,)
     settings = FanoutSettings
+    commands: ClassVar = {
+        "entities": "tickwright.cli.commands.entities",
+        "modules": "tickwright.cli.commands.modules",
+    }
+    broker_dead_letters: ClassVar = {"fanout": ("task_type", "entity_code")}
     lease_purposes: ClassVar = {"fanout-upkeep": "deletes old windows, claims and cursors of fan-out"}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
@@ -184,6 +191,12 @@ class FanoutPlugin(Plugin):
         from tickwright.capabilities.fanout.alerts import RULES
 
         return RULES
+
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
+        """Return whether the entities have a consumer, and whether its queues are as they should be."""
+        from tickwright.capabilities.fanout.overview import examine
+
+        return await examine(context.pool, context.ports.get(TaskTransport), context.ports.get(Brokers), alive)
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of entities and modules."""

@@ -2,8 +2,9 @@
 
 from datetime import timedelta
 
+from tickwright.capabilities.jobs.model import with_lanes
 from tickwright.observe.alerts import AlertRule, with_queries
-from tickwright.store.queries import load, with_lanes
+from tickwright.store.queries import load
 
 _SQL = with_lanes(load("tickwright.capabilities.jobs.sql", "alerts.sql"))
 RULES: tuple[AlertRule, ...] = with_queries(

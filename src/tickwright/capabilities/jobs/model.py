@@ -12,6 +12,7 @@ import msgspec
 from opentelemetry.trace import Span
 
 from tickwright.domain.retries import RetryPolicy
+from tickwright.store.queries import load, with_shared
 
 ERROR_MESSAGE_MAX = 2000
 PACED_AHEAD_S = 0.5
@@ -326,3 +327,11 @@ def plan_claim(allowance: Mapping[str, int], hot: frozenset[str], budget: int, t
     share = budget if len(names) == 1 else COLD_ROWS
     rows = tuple(min(allowance[name], part if name in hot else share) for name in names)
     return ClaimPlan(tuple(names), rows, budget)
+
+
+def with_lanes(queries: Mapping[str, str]) -> Mapping[str, str]:
+    """Return queries with ``{lane}``, ``{runnable}``, ``{claimable}`` and so on replaced by their walks over lanes."""
+    return with_shared(queries, "lane", "runnable", "claimable", "counted", "known", of=_LANES)
+
+
+_LANES = load("tickwright.capabilities.jobs.sql", "lanes.sql")

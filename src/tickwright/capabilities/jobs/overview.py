@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
+from tickwright.capabilities.jobs.model import with_lanes
 from tickwright.observe.metrics import LATENESS_BUCKETS_S, Sample
 from tickwright.plugin.overview import (
     ANSWER_S,
@@ -21,7 +22,7 @@ from tickwright.plugin.overview import (
     Shown,
 )
 from tickwright.store.pool import Connection
-from tickwright.store.queries import load, with_lanes
+from tickwright.store.queries import load
 
 SQL = with_lanes(load("tickwright.capabilities.jobs.sql", "overview.sql"))
 LATEST_JOBS = 10

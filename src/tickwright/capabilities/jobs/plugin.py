@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import structlog
 from pydantic import Field
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
+    from tickwright.plugin.findings import Finding
     from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
@@ -45,6 +46,10 @@ class JobsPlugin(Plugin):
     name = "jobs"
     roles = (WORKER,)
     settings = JobSettings
+    commands: ClassVar = {
+        "jobs": "tickwright.cli.commands.jobs",
+        "task-types": "tickwright.cli.commands.task_types",
+    }
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return the check of a task type."""
@@ -140,6 +145,12 @@ class JobsPlugin(Plugin):
         from tickwright.capabilities.jobs.alerts import RULES
 
         return RULES
+
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
+        """Return whether a worker is alive."""
+        from tickwright.plugin.findings import role_finding
+
+        return (role_finding(alive, WORKER, "no job runs"),)
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of jobs, task types, their figures and dead letters."""

@@ -5,10 +5,11 @@ from datetime import timedelta
 import asyncpg
 import structlog
 
+from tickwright.capabilities.jobs.model import with_lanes
 from tickwright.engine.retention import BATCH, Retention
 from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection
-from tickwright.store.queries import load, with_lanes
+from tickwright.store.queries import load
 
 SQL = with_lanes(load("tickwright.capabilities.jobs.sql", "upkeep.sql"))
 DAYS_AHEAD = 3

@@ -1,6 +1,6 @@
 """The plugin of operations: keys, audit trail, workers, leases, the outbox, alerts and the overview."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -14,6 +14,7 @@ from tickwright.ports.broker import Brokers, TargetCheck
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.plugin.findings import Finding
     from tickwright.plugin.overview import OverviewPart
     from tickwright.rest.gate import Gate
 
@@ -30,6 +31,10 @@ class OperationsPlugin(Plugin):
     name = "operations"
     roles = ("scheduler", "relay")
     settings = OperationsSettings
+    commands: ClassVar = {
+        "alerts": "tickwright.cli.commands.alerts",
+        "roles": "tickwright.cli.commands.roles",
+    }
     lease_purposes: ClassVar = {
         "alerting": "evaluates the alert rules, and notifies their receivers",
         "relay:outbox": "publishes the outbox",
@@ -108,6 +113,13 @@ class OperationsPlugin(Plugin):
         from tickwright.capabilities.operations.alerts.rules import RULES
 
         return RULES
+
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
+        """Return whether a scheduler and a relay are alive."""
+        from tickwright.plugin.findings import role_finding
+
+        without = {"scheduler": "nothing is cleaned up", "relay": "no message leaves"}
+        return [role_finding(alive, role, text) for role, text in without.items()]
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of operators."""

@@ -42,6 +42,12 @@ class PollingPlugin(Plugin):
     name = "polling"
     roles = (CONSUMER,)
     settings = PollingSettings
+    commands: ClassVar = {
+        "accounts": "tickwright.cli.commands.accounts",
+        "trackers": "tickwright.cli.commands.trackers",
+        "partners": "tickwright.cli.commands.partners",
+        "slices": "tickwright.cli.commands.slices",
+    }
     lease_purposes: ClassVar = {
         "corrector": "moves trackers: another interval, a slot too full, too old",
         "freshness": "judges every scheduled poll, fresh or stale, per account",

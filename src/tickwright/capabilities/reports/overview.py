@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from tickwright.plugin.findings import Finding, role_finding
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewBase, OverviewPart, Rates, Reading, Shown
-from tickwright.store.pool import Connection
+from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.reports.sql", "overview.sql")
@@ -92,3 +93,23 @@ def _size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:.1f} GiB"
+
+
+async def has_report_types(pool: Pool) -> bool:
+    """Return whether there is a report type."""
+    return bool(await pool.fetchval(SQL["is_used"]))
+
+
+async def examine(pool: Pool, alive: Mapping[str, int]) -> list[Finding]:
+    """Find the functions and sources that report types need and no live process serves."""
+    if not await has_report_types(pool):
+        return []
+    found = [role_finding(alive, "report-listener", "no report is made")]
+    unserved = await pool.fetch(SQL["unserved"])
+    if not unserved:
+        return [*found, Finding("report listeners", "ok", "every listener of every report type is served")]
+    remedy = "run report-listener with the program (TICKWRIGHT_APP) or the TOML file (TICKWRIGHT_CONFIG) that has it"
+    return found + [
+        Finding("report listeners", "warn", f"no live process serves {row['served_by']}, for {row['types']}", remedy)
+        for row in unserved
+    ]

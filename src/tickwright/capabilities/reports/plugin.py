@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.reports.requests.store import Routes
     from tickwright.observe.alerts import AlertRule
     from tickwright.observe.metrics import MetricSpec
+    from tickwright.plugin.findings import Finding
     from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
@@ -50,6 +51,11 @@ class ReportsPlugin(Plugin):
     name = "reports"
     roles = (LISTENER,)
     settings = ReportSettings
+    commands: ClassVar = {
+        "report-types": "tickwright.cli.commands.report_types",
+        "reports": "tickwright.cli.commands.reports",
+    }
+    broker_dead_letters: ClassVar = {"reports": ("listener", "report_id")}
     lease_purposes: ClassVar = {"report-upkeep": "deletes old files and records of reports"}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
@@ -165,6 +171,12 @@ class ReportsPlugin(Plugin):
         from tickwright.capabilities.reports.alerts import RULES
 
         return RULES
+
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
+        """Return whether the report types have listeners."""
+        from tickwright.capabilities.reports.overview import examine
+
+        return await examine(context.pool, alive)
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of reports, report types and files."""

@@ -9,6 +9,7 @@ from tickwright.cli.kit.gateway import ask
 from tickwright.cli.kit.output import Cursor, Json, Limit, say, show_answer, show_json, show_page, show_rows, write
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import SCOPES
+from tickwright.process.plugins import PLUGINS
 
 dead_letters = typer.Typer(help="Work and messages that failed for good.", no_args_is_help=True, rich_markup_mode=None)
 workers = typer.Typer(help="Worker sessions.", no_args_is_help=True, rich_markup_mode=None)
@@ -16,12 +17,10 @@ outbox = typer.Typer(help="Messages that wait for the relay.", rich_markup_mode=
 keys = typer.Typer(help="Keys of the API.", no_args_is_help=True, rich_markup_mode=None)
 sessions = typer.Typer(help="Signed-in browser sessions.", no_args_is_help=True, rich_markup_mode=None)
 SHOWN_MAX = 10
-IN_RABBITMQ: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "fanout": ("task_type", ("id", "entity_code", "task_type", "died_at", "reason", "error_message")),
-    "reports": ("listener", ("id", "listener", "report_id", "died_at", "reason", "error_message")),
-}
-"""Kinds whose dead letters are in RabbitMQ: the filter for their subject, and the columns to show."""
-Kind = Annotated[str | None, typer.Option(help="job, outbox, fanout or reports.")]
+IN_RABBITMQ = {kind: columns for plugin in PLUGINS for kind, columns in plugin.broker_dead_letters.items()}
+"""Kinds whose dead letters are in RabbitMQ: their own columns, the filter for their subject first."""
+KINDS = f"job, {', '.join(['outbox', *IN_RABBITMQ])}"
+Kind = Annotated[str | None, typer.Option(help=f"One of: {KINDS}.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,7 +41,7 @@ def list_dead_letters(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List dead letters, newest first. The kinds fanout and reports are in RabbitMQ and are listed oldest first."""
+    """List dead letters, newest first. Kinds that stay in RabbitMQ are listed oldest first."""
     if kind is not None and kind in IN_RABBITMQ:
         _list_in_rabbitmq(kind, subject, limit, as_json=as_json)
         return
@@ -52,12 +51,12 @@ def list_dead_letters(
 
 
 def _list_in_rabbitmq(kind: str, subject: str | None, limit: int, *, as_json: bool) -> None:
-    word, columns = IN_RABBITMQ[kind]
-    page = ask("GET", f"/dead-letters/{kind}", query={word: subject, "limit": limit})
+    own = IN_RABBITMQ[kind]
+    page = ask("GET", f"/dead-letters/{kind}", query={own[0]: subject, "limit": limit})
     if as_json:
         show_json(page)
         return
-    show_rows(page["items"], columns, empty="no dead letters")
+    show_rows(page["items"], ("id", *own, "died_at", "reason", "error_message"), empty="no dead letters")
     if page["count"] > len(page["items"]):
         say(f"{len(page['items'])} of {page['count']}")
 
@@ -65,9 +64,9 @@ def _list_in_rabbitmq(kind: str, subject: str | None, limit: int, *, as_json: bo
 @dead_letters.command()
 def requeue(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Which ones.")] = None,
-    kind: Annotated[str, typer.Option(help="job, outbox, fanout or reports.")] = "job",
+    kind: Annotated[str, typer.Option(help=f"One of: {KINDS}.")] = "job",
     subject: Annotated[str | None, typer.Option(help="All of a task type or a destination.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of the kind fanout or reports.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All of a kind that stays in RabbitMQ.")] = False,
     cursor: Annotated[str | None, typer.Option(help="From the call before: what died again since is left.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many, and put none back.")] = False,
     as_json: Json = False,

@@ -20,47 +20,9 @@ SELECT current_setting('server_version_num')::integer AS server_version,
 SELECT role, count(*) AS workers FROM tickwright.workers, unnest(roles) AS role
  WHERE lost_at IS NULL AND lease_until > clock_timestamp() GROUP BY role;
 
--- name: has_entities
--- Whether fan-out polls any entity. Index: entities_polled.
-SELECT EXISTS (SELECT FROM tickwright.entities WHERE is_polling_enabled);
-
--- name: has_report_types
--- Whether there is a report type. Index: report_types_pkey.
-SELECT EXISTS (SELECT FROM tickwright.report_types);
-
--- name: unserved
--- Functions and sources that report types need and no live process of the role has. Services run outside, so they are
--- not checked. Small: a row per type, and per process.
-SELECT expected.served_by, string_agg(DISTINCT expected.type, ', ' ORDER BY expected.type) AS types
-  FROM (SELECT t.name::text AS type,
-               CASE one ->> 'kind' WHEN 'function' THEN 'function:' || (one ->> 'name') WHEN 'sql' THEN 'source:' || (one ->> 'source') END
-                 AS served_by
-          FROM tickwright.report_types t CROSS JOIN LATERAL jsonb_array_elements(t.definition -> 'listeners') AS one) AS expected
- WHERE expected.served_by IS NOT NULL
-   AND NOT EXISTS (SELECT FROM tickwright.workers w
-                    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'report-listener' = ANY (w.roles)
-                      AND w.facts -> 'serves' ? expected.served_by)
- GROUP BY expected.served_by ORDER BY expected.served_by LIMIT 20;
-
 -- name: ask_source
 -- The query that is sent to each source, whatever its database; no table is read.
 SELECT 1 AS one;
-
--- name: has_batches
--- Whether there is a campaign or a program's batch. Index: batches_pkey.
-SELECT EXISTS (SELECT FROM tickwright.batches);
-
--- name: unserved_batches
--- What scheduled batches and batches with an open execution need and no live consumer has. Index: executions_open.
--- Small: a row per batch, and per process.
-SELECT b.served_by, string_agg(b.name, ', ' ORDER BY b.name) AS batches
-  FROM tickwright.batches b
- WHERE (b.status = 'SCHEDULED'
-        OR EXISTS (SELECT FROM tickwright.executions e WHERE e.batch_id = b.id AND e.status IN ('NEW', 'IN_PROGRESS')))
-   AND NOT EXISTS (SELECT FROM tickwright.workers w
-                    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'campaign-consumer' = ANY (w.roles)
-                      AND w.facts -> 'batches' ? b.served_by)
- GROUP BY b.served_by ORDER BY b.served_by LIMIT 20;
 
 -- name: roles_not_to_end
 -- Roles for plain SQL whose sessions this database user may not end, even if they block a table. Small: a row per role.

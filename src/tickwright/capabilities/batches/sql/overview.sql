@@ -22,3 +22,19 @@ SELECT waiting.executions AS waiting, coalesce(waiting.oldest_s, 0) AS oldest_s,
                    UNION
                    (SELECT id FROM tickwright.executions ORDER BY id DESC LIMIT 1)) AS shown
              JOIN tickwright.executions e USING (id) JOIN tickwright.batches b ON b.id = e.batch_id) AS one) AS latest;
+
+-- name: is_used
+-- Whether there is a campaign or a program's batch. Index: batches_pkey.
+SELECT EXISTS (SELECT FROM tickwright.batches);
+
+-- name: unserved
+-- What scheduled batches and batches with an open execution need and no live consumer has. Index: executions_open.
+-- Small: a row per batch, and per process.
+SELECT b.served_by, string_agg(b.name, ', ' ORDER BY b.name) AS batches
+  FROM tickwright.batches b
+ WHERE (b.status = 'SCHEDULED'
+        OR EXISTS (SELECT FROM tickwright.executions e WHERE e.batch_id = b.id AND e.status IN ('NEW', 'IN_PROGRESS')))
+   AND NOT EXISTS (SELECT FROM tickwright.workers w
+                    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'campaign-consumer' = ANY (w.roles)
+                      AND w.facts -> 'batches' ? b.served_by)
+ GROUP BY b.served_by ORDER BY b.served_by LIMIT 20;

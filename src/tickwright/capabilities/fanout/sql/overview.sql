@@ -15,3 +15,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM tickwright.entities WHERE is_polling_e
                coalesce(sum((facts -> 'fanout_last_minute' -> 'superseded')::bigint), 0)::bigint AS superseded,
                coalesce(sum((facts -> 'fanout_last_minute' -> 'expired')::bigint), 0)::bigint AS expired
           FROM tickwright.workers WHERE lost_at IS NULL AND lease_until > clock_timestamp() AND 'fanout-consumer' = ANY (roles)) AS said;
+
+-- name: is_used
+-- Whether fan-out polls any entity. Index: entities_polled.
+SELECT EXISTS (SELECT FROM tickwright.entities WHERE is_polling_enabled);

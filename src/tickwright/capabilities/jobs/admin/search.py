@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from tickwright.capabilities.jobs.model import with_lanes
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import SEPARATOR
 from tickwright.domain.states import JobStatus
 from tickwright.store.paging import LIMIT_DEFAULT, fetch_page
 from tickwright.store.pool import Connection, Pool
-from tickwright.store.queries import load, with_lanes
+from tickwright.store.queries import load
 
 T = TypeVar("T")
 MANY_MAX = 1000

@@ -13,10 +13,10 @@ from typing import Any
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange, with_lanes
 from tickwright.ports.ids import hear_database, monotonic, unix_seconds
 from tickwright.store.pool import Connection, Pool
-from tickwright.store.queries import load, with_lanes
+from tickwright.store.queries import load
 
 _PACKAGE = "tickwright.capabilities.jobs.sql"
 _CLAIMS = with_lanes(load(_PACKAGE, "claims.sql"))
