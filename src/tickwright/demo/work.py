@@ -48,28 +48,28 @@ def add_handlers(app: Tickwright) -> None:
 
 async def keep_scheduling(app: Tickwright) -> None:
     """Schedule the example's jobs a few seconds ahead, repeatedly, until cancelled."""
-    turn = 0
-    endless: dict[int, int] = {}  # by the turn in which it is cancelled
+    second = 0
+    endless: dict[int, int] = {}  # by the second in which it is cancelled
     while True:
-        await _schedule_some(app, turn)
-        if turn % 15 == 4:
-            endless[turn + 6] = (await app.schedule("example.endless", delay=timedelta(seconds=1))).id
-        if (over := endless.pop(turn, None)) is not None:
+        await _schedule_some(app, second)
+        if second % 15 == 4:
+            endless[second + 6] = (await app.schedule("example.endless", delay=timedelta(seconds=1))).id
+        if (job_id := endless.pop(second, None)) is not None:
             with suppress(Rejected):  # the machine slept, and the job's minute is over
-                await app.cancel(over)
-        turn += 1
+                await app.cancel(job_id)
+        second += 1
         await asyncio.sleep(1)
 
 
-async def _schedule_some(app: Tickwright, turn: int) -> None:
-    await app.schedule("example.greet", {"name": f"number {turn}"}, delay=timedelta(seconds=2))
-    if turn % 2 == 0:
-        await app.schedule(CALLBACK_TYPE, {"turn": turn}, delay=timedelta(seconds=3))
-    if turn % 5 == 1:
+async def _schedule_some(app: Tickwright, second: int) -> None:
+    await app.schedule("example.greet", {"name": f"number {second}"}, delay=timedelta(seconds=2))
+    if second % 2 == 0:
+        await app.schedule(CALLBACK_TYPE, {"turn": second}, delay=timedelta(seconds=3))
+    if second % 5 == 1:
         await app.schedule("example.report", {"pages": 4}, delay=timedelta(seconds=2))
-    if turn % 8 == 2:
+    if second % 8 == 2:
         await app.schedule("example.flaky", delay=timedelta(seconds=2))
-    if turn % 20 == 3:
+    if second % 20 == 3:
         await app.schedule("example.broken", delay=timedelta(seconds=2))
 
 

@@ -54,8 +54,8 @@ class Bound(NamedTuple):
 
     def original(self, offset: int) -> int:
         """Return the offset in the original text of the character at ``offset`` in ``sql``."""
-        here, there = max((pair for pair in self.moved if pair[0] <= offset), default=(0, 0))
-        return there + offset - here
+        begin, original_begin = max((pair for pair in self.moved if pair[0] <= offset), default=(0, 0))
+        return original_begin + offset - begin
 
 
 def find_places(sql: str) -> list[Place]:

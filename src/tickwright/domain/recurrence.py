@@ -259,15 +259,12 @@ class _Numbered(Protocol):
         """Return the wall of a number; ``None`` if it has no date."""
 
     def first(self, wall: int) -> int | None:
-        """Return the first time at or after ``wall``."""
         return self.at(self.number(wall))
 
     def last(self, wall: int) -> int | None:
-        """Return the last time before ``wall``."""
         return self.at(self.number(wall) - 1)
 
     def count(self, start: int, end: int) -> int:
-        """Return how many times there are from ``start`` to before ``end``."""
         return max(0, self.number(end) - self.number(start))
 
 

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from tickwright.domain.addresses import Address
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secrets import REFERENCE, Secrets
-from tickwright.domain.targets import WebTarget, parse_target
+from tickwright.domain.targets import WEB_PORTS, WebTarget, parse_target
 
 HOSTS_MAX = 100
 PLAIN = "http://"
 _TLS = frozenset({"https", "wss"})
-_PORTS: Mapping[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~%!$&'()*+,;=:@\[\]-]*)(?=[/?#]|\Z)")
 """Begins at the start of a word: otherwise a long word takes quadratic time."""
 _RESEMBLES_URL = re.compile(r"://|\A\s*(?:(?:https?|wss?):|[/\\]{2})", re.IGNORECASE)
@@ -186,7 +186,7 @@ def _destination(scheme: str, authority: str, pointer: str) -> Destination:
         target = _host(host)
     except Rejected:
         raise _unknown(pointer) from None
-    port = target.port if _PORT.search(host) else _PORTS.get(scheme)
+    port = target.port if _PORT.search(host) else WEB_PORTS.get(scheme)
     return Destination(target.host, port, scheme in _TLS or not scheme, target.literal)
 
 

@@ -25,7 +25,7 @@ KAFKA_TOPIC_CHARS_MAX = 249
 HOST_CHARS_MAX = 253
 
 WebScheme = Literal["http", "https", "ws", "wss"]
-_PORTS: dict[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+WEB_PORTS: dict[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 _URL = re.compile(r"(?P<scheme>[a-z]+)://(?P<authority>[^/?]*)(?P<rest>[/?].*)?")
 _URL_CHARS = re.compile(r"(?:[A-Za-z0-9\-._~:/?\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*")
@@ -110,7 +110,7 @@ def parse_target(text: str) -> Target:
         TGT-2: no accepted text contains a control character, a space, a backslash, or userinfo.
     """
     scheme, colon, rest = text.partition(":")
-    if scheme in _PORTS and colon:
+    if scheme in WEB_PORTS and colon:
         return _web(text)
     match scheme if colon else "":
         case "amqp":
@@ -173,10 +173,10 @@ def _web(text: str) -> WebTarget:
         raise _invalid("write SCHEME://HOST[:PORT][/PATH][?QUERY]")
     if "@" in parts["authority"]:
         raise _invalid("user names and passwords do not belong into a URL; sign the callback instead")
-    scheme: WebScheme = parts["scheme"]  # type: ignore[assignment]  # one of _PORTS, checked by the caller
-    host, port, literal = _authority(parts["authority"], _PORTS[scheme])
+    scheme: WebScheme = parts["scheme"]  # type: ignore[assignment]  # one of WEB_PORTS, checked by the caller
+    host, port, literal = _authority(parts["authority"], WEB_PORTS[scheme])
     shown = f"[{host}]" if isinstance(literal, IPv6Address) else host
-    port_text = "" if port == _PORTS[scheme] else f":{port}"
+    port_text = "" if port == WEB_PORTS[scheme] else f":{port}"
     path = parts["rest"] or "/"
     url = f"{scheme}://{shown}{port_text}{'' if path[0] == '/' else '/'}{path}"
     return WebTarget(scheme, host, port, url, literal)

@@ -121,10 +121,7 @@ def read_selection(document: Mapping[str, Any], mistakes: Mistakes) -> Selection
     if document.get("audience") is None:
         mistakes.add("audience", "missing; say where the clients are")
     else:
-        try:
-            audience = read_audience(document["audience"])
-        except Rejected as error:
-            mistakes.add_error(error, "audience")
+        audience = mistakes.attempt("audience", read_audience, document["audience"])
     from tickwright.capabilities.batches.expressions import compile_expression  # CEL, for those who read definitions
 
     text = document.get("expression")
@@ -201,10 +198,7 @@ class Campaigns:
         name = definition.pop("name", None)
         definition.pop("version", None)
         if name is not None:
-            try:
-                check_name(name if isinstance(name, str) else "")
-            except Rejected as error:
-                mistakes.add_error(error, "name")
+            mistakes.attempt("name", check_name, name if isinstance(name, str) else "")
         await self._check(definition, mistakes)
         return CheckedCampaign(not mistakes.found, mistakes.found)
 

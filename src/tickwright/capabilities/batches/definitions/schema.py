@@ -27,7 +27,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -43,6 +43,7 @@ from tickwright.domain.wallclock import zone_of
 
 Allow = Callable[[str], None]
 """Refuses, by raising ``Rejected``, a destination to which no message could ever be sent."""
+T = TypeVar("T")
 Misfire = Literal["one", "all", "none"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 PRODUCT_CODES_MAX, PRODUCT_CODE_CHARS_MAX = 100, 100
@@ -106,6 +107,14 @@ class Mistakes:
             code = problem.get("code", error.code)
             message = problem.get("message", error.message.removeprefix(f"{field}: "))
             self.found.append(Mistake(field=field, code=code, message=message, **place))
+
+    def attempt(self, field: str, read: Callable[..., T], *values: Any) -> T | None:
+        """Return what ``read`` makes of the values; ``None``, and a mistake about ``field``, where it rejects them."""
+        try:
+            return read(*values)
+        except Rejected as error:
+            self.add_error(error, field)
+            return None
 
     def has(self, field: str) -> bool:
         """Return whether one is about this field."""
@@ -275,15 +284,11 @@ def read_program(fields: Mapping[str, Any], allow: Allow) -> Draft:
     values = mistakes.read(shared, field_readers(allow))
     own: dict[str, Any] = {}
     if fields.get("audience") is not None:
-        try:
-            read_audience(fields["audience"])
-        except Rejected as error:
-            mistakes.add_error(error, "audience")
+        mistakes.attempt("audience", read_audience, fields["audience"])
         own["audience"] = fields["audience"]
     if fields.get("action") is not None:
         readers = {"action": destination(allow), "release": one_of("finished", "chunk")}
-        given = {name: fields[name] for name in readers if fields.get(name) is not None}
-        action = mistakes.read(given, readers)
+        action = mistakes.read({name: fields[name] for name in readers if fields.get(name) is not None}, readers)
         own["action"] = {"target": action.get("action"), "release": action.get("release", "finished")}
     elif fields.get("release") is not None:
         mistakes.add("release", "without an action nothing is released; name one, or leave this out")
@@ -338,10 +343,7 @@ def _check_schedule(settings: BatchSettings, mistakes: Mistakes) -> None:
             mistakes.add(name, "missing; a restartable one runs again every so many of a unit, such as 6 HOURS")
     if mistakes.found:
         return
-    try:
-        settings.recurrence()
-    except Rejected as error:
-        mistakes.add_error(error, "cron" if settings.cron is not None else "restartable_unit")
+    mistakes.attempt("cron" if settings.cron is not None else "restartable_unit", settings.recurrence)
 
 
 def _first(value: Any) -> datetime:

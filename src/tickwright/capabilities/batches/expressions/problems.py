@@ -46,7 +46,7 @@ def refused(text: str, problems: Iterable[Problem]) -> Rejected:
     first = details[0]
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
     message = f"line {first['line']}, column {first['column']}: {first['message']}{more}"
-    place = _place_of(text, first["offset"])
+    place = {name: first[name] for name in ("line", "column", "offset")}
     return Rejected(first["code"], message, field="expression", **place, problems=details)
 
 
