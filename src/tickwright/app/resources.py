@@ -107,11 +107,11 @@ class Entities:
 
     async def pause(self, code: str) -> EntityView:
         """Stop polling it. Raises ``Rejected`` (``entity_not_found``)."""
-        return await self.service.entities.pause(code, caller=self._caller)
+        return await self.service.entities.switch(code, "pause", caller=self._caller)
 
     async def enable(self, code: str) -> EntityView:
         """Poll it again. Raises ``Rejected`` (``entity_not_found``)."""
-        return await self.service.entities.enable(code, caller=self._caller)
+        return await self.service.entities.switch(code, "enable", caller=self._caller)
 
     async def delete(self, code: str) -> None:
         """Stop polling it and delete it. Raises ``Rejected`` (``entity_not_found``)."""

@@ -43,7 +43,7 @@ def test_a_count_that_fails_is_no_news_of_what_was_counted() -> None:
 
     side = Side()
     facts: dict[str, Any] = {"modules": ["A"]}
-    reporter = ConsumerReporter(side, side, facts)
+    reporter = ConsumerReporter(side.counts, side, facts)
     reporter.report()
     assert "fanout_dead_letters" not in facts
     side.queued = [5, 2]

@@ -10,9 +10,7 @@ _SQL = with_shared(load("tickwright.capabilities.fanout.sql", "alerts.sql"), "li
 RULES: tuple[AlertRule, ...] = with_queries(
     _SQL,
     AlertRule(
-        "fanout_dead_letters",
-        "warning",
-        "{count} dead letters of fan-out; see dead-letters list --kind fanout.",
+        "fanout_dead_letters", "warning", "{count} dead letters of fan-out; see dead-letters list --kind fanout."
     ),
     AlertRule(
         "fanout_no_consumer",

@@ -242,7 +242,9 @@ class MessageKeys(NamedTuple):
             return "signature_wrong"
         wanted = (_signature(key, delivery.body) for key in self.keys)
         given = header.encode("utf-8", "replace")
-        return None if any(hmac.compare_digest(one.encode(), given) for one in wanted) else "signature_wrong"
+        return (
+            None if any(hmac.compare_digest(signature.encode(), given) for signature in wanted) else "signature_wrong"
+        )
 
     @property
     def fresh(self) -> bool:

@@ -110,7 +110,7 @@ class FanoutPlugin(Plugin):
             Publisher,
             read_parties,
         )
-        from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler, scheduler_source
+        from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
         from tickwright.engine.leases import LeasedRounds, Leases
         from tickwright.engine.retention import TERMS
         from tickwright.engine.wakeup import WakeupListener
@@ -131,17 +131,12 @@ class FanoutPlugin(Plugin):
         wakeups = WakeupListener("fanout-wakeups", context.direct_url, CHANNEL)
         scheduler = FanoutScheduler(pool, publisher, gates=enabled.get, wakeups=wakeups)
         context.run(wakeups, scheduler)
-        context.count(scheduler_source(scheduler))
+        context.count(scheduler.samples)
         loop = LeasedRounds("fanout-upkeep", ports.get(Leases), FanoutRetention().round, terms=TERMS, rest_max_s=30)
         context.run_leased(loop)
 
     async def _add_consumer(self, context: Context) -> None:
-        from tickwright.capabilities.fanout.consumer.consumer import (
-            ConsumerReporter,
-            FanoutConsumer,
-            called,
-            consumer_source,
-        )
+        from tickwright.capabilities.fanout.consumer.consumer import ConsumerReporter, FanoutConsumer, called
         from tickwright.capabilities.fanout.consumer.run_claims import (
             ConsumerRunClaims,
             LedgerRunClaims,
@@ -170,8 +165,8 @@ class FanoutPlugin(Plugin):
             runs_unsigned=mine.fanout_unsigned == "run",
         )
         context.facts["modules"] = [module.name for module in modules.all()]
-        context.run(queue, consumer, ConsumerReporter(consumer, queue, context.facts))
-        context.count(consumer_source(consumer), queue.samples)
+        context.run(queue, consumer, ConsumerReporter(consumer.counts, queue, context.facts))
+        context.count(consumer.samples, queue.samples)
         context.counters["fanout"] = lambda: called(consumer.counts)
 
     def metrics(self) -> Sequence["MetricSpec"]:

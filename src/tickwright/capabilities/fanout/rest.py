@@ -50,17 +50,16 @@ STRUCTS: tuple[Any, ...] = (
 def fanout_routes(service: FanoutService, gate: Gate) -> APIRouter:
     """Return every route of this capability, below ``/v1``."""
     router = APIRouter()
-    _looking(router, service, gate)
-    _setting(router, service, gate)
-    _importing(router, service, gate)
+    _entities(router, service, gate)
     _modules(router, service, gate)
     _matrix(router, service, gate)
     _dead_letters(router, service, gate)
     return router
 
 
-def _looking(router: APIRouter, service: FanoutService, gate: Gate) -> None:
+def _entities(router: APIRouter, service: FanoutService, gate: Gate) -> None:
     viewer = [Depends(gate.allow(Role.VIEWER))]
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
     entities = service.entities
 
     @router.get("/v1/entities", tags=["entities"], dependencies=viewer, **answers(Page[EntityView]))
@@ -84,11 +83,6 @@ def _looking(router: APIRouter, service: FanoutService, gate: Gate) -> None:
         """Explain why an entity is polled for a module now, or is not."""
         return answer(await entities.explain(code, module))
 
-
-def _setting(router: APIRouter, service: FanoutService, gate: Gate) -> None:
-    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
-    entities = service.entities
-
     @router.put("/v1/entities/{code}", tags=["entities"], **answers(StoredEntity, 200, 201), **takes(EntityRequest))
     async def put_entity(request: Request, code: Code, caller: admin) -> Response:
         """Create an entity, or replace it; schedulers are notified at once. An equal one changes nothing.
@@ -107,16 +101,13 @@ def _setting(router: APIRouter, service: FanoutService, gate: Gate) -> None:
     @router.post("/v1/entities/{code}/pause", tags=["entities"], **answers(EntityView))
     async def pause_entity(code: Code, caller: admin) -> Response:
         """Stop polling an entity: its `is_polling_enabled` becomes false."""
-        return answer(await entities.pause(code, caller=caller))
+        return answer(await entities.switch(code, "pause", caller=caller))
 
     @router.post("/v1/entities/{code}/enable", tags=["entities"], **answers(EntityView))
     async def enable_entity(code: Code, caller: admin) -> Response:
         """Poll an entity again, from the current window on."""
-        return answer(await entities.enable(code, caller=caller))
+        return answer(await entities.switch(code, "enable", caller=caller))
 
-
-def _importing(router: APIRouter, service: FanoutService, gate: Gate) -> None:
-    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
     lines = {kind: {"schema": {"type": "string"}} for kind in (NDJSON, CSV)}
     body: dict[str, Any] = {"openapi_extra": {"requestBody": {"required": True, "content": lines}}}
 
@@ -156,12 +147,12 @@ def _modules(router: APIRouter, service: FanoutService, gate: Gate) -> None:
     @router.post("/v1/modules/{name}/pause", tags=["modules"], **answers(ModuleView))
     async def pause_module(name: Name, caller: admin) -> Response:
         """Stop polling entities for it."""
-        return answer(await modules.pause(name, caller=caller))
+        return answer(await modules.switch(name, "pause", caller=caller))
 
     @router.post("/v1/modules/{name}/enable", tags=["modules"], **answers(ModuleView))
     async def enable_module(name: Name, caller: admin) -> Response:
         """Poll entities for it again, from the current window on."""
-        return answer(await modules.enable(name, caller=caller))
+        return answer(await modules.switch(name, "enable", caller=caller))
 
 
 def _matrix(router: APIRouter, service: FanoutService, gate: Gate) -> None:
@@ -170,8 +161,7 @@ def _matrix(router: APIRouter, service: FanoutService, gate: Gate) -> None:
 
     @router.get("/v1/fanout/windows", tags=tags, dependencies=viewer, **answers(WindowMatrix))
     async def window_matrix(
-        module: ModuleName = None,
-        hours: Annotated[int, Query(ge=1, le=168, description="Back from now")] = 24,
+        module: ModuleName = None, hours: Annotated[int, Query(ge=1, le=168, description="Back from now")] = 24
     ) -> Response:
         """Return modules against windows: the counts of each window, the newest first, at most 500 of a module."""
         return answer(await service.matrix.windows(module, hours))

@@ -75,18 +75,18 @@ class Matrix:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
         page = await self._entities.list(query)
-        codes = [one.code for one in page.items]
-        lists = [",".join(parse_modules(one.polling_enabled_modules)) for one in page.items]
+        codes = [entity.code for entity in page.items]
+        lists = [",".join(parse_modules(entity.polling_enabled_modules)) for entity in page.items]
         rows = await self._pool.fetch(_SQL["states"], codes, lists)
         states = {n: [module_of(row) for row in group] for n, group in groupby(rows, lambda row: row["n"])}
         items = [
             EntityStanding(
-                code=one.code,
-                is_polling_enabled=one.is_polling_enabled,
-                partner=one.partner,
+                code=entity.code,
+                is_polling_enabled=entity.is_polling_enabled,
+                partner=entity.partner,
                 modules=states.get(n, []),
             )
-            for n, one in enumerate(page.items, 1)
+            for n, entity in enumerate(page.items, 1)
         ]
         return Page(items, page.next)
 
@@ -106,7 +106,9 @@ def _module(row: Any, now: datetime, since: datetime, counts: Mapping[tuple[str,
 
 async def _count_published(connection: Connection, modules: Sequence[ModuleWindows]) -> None:
     """Set for how many entities each of the newest windows was published."""
-    newest = {(one.name, window.window_at): window for one in modules for window in one.windows[:COUNTED_WINDOWS]}
+    newest = {
+        (module.name, window.window_at): window for module in modules for window in module.windows[:COUNTED_WINDOWS]
+    }
     names, ats = [name for name, _ in newest], [at for _, at in newest]
     for row in await connection.fetch(_SQL["published"], names, ats, COUNTED_MAX):
         newest[row["task_type"], row["window_at"]].published = row["entities"]

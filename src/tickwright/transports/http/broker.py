@@ -47,13 +47,8 @@ def refusal_of(
         f"HTTP {status}: {text}" if text else f"HTTP {status}",
         gone=status == 410,
         status=status,
-        retry_after=retry_after_of(retry_after, now_unix_s=now_unix_s),
+        retry_after=parse_retry_after(retry_after, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX),
     )
-
-
-def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
-    """Return the requested wait, 0 to 1 hour; ``None`` if there is no valid one."""
-    return parse_retry_after(value, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
 
 
 BODY_READ_BYTES_MAX = 16 * 1024
@@ -208,17 +203,16 @@ class ReceiverBroker:
         outcomes: list[Outcome] = [
             Refused("receiver_not_found", "There is no such receiver of alerts.", final=True) for _ in messages
         ]
-        known: list[tuple[int, Message]] = []
+        addressed: dict[int, Message] = {}
         for index, message in enumerate(messages):
             if (endpoint := found.get(_name(message))) is None:
                 continue
             if endpoint.secrets:
-                addressed = replace(message, destination=endpoint.url, signing_secrets=endpoint.secrets)
-                known.append((index, addressed))
+                addressed[index] = replace(message, destination=endpoint.url, signing_secrets=endpoint.secrets)
             else:
                 outcomes[index] = Refused("receiver_without_secret", "It has no signing secret; rotate it.")
-        sent = await self._callbacks.publish_many([message for _, message in known])
-        for (index, _), outcome in zip(known, sent, strict=True):
+        sent = await self._callbacks.publish_many([*addressed.values()])
+        for index, outcome in zip(addressed, sent, strict=True):
             outcomes[index] = outcome
         return outcomes
 

@@ -193,35 +193,38 @@ class PollReader:
 
     def _fetch_begin(self, consumer: Consumer) -> None:
         """Read the group's offsets, because an idle partition has no record that shows its progress."""
-        new = [one for one in self.assignments.values() if one.begin is None]
+        new = [assignment for assignment in self.assignments.values() if assignment.begin is None]
         if not new or monotonic() - self._asked_s < ASK_AGAIN_S:
             return
         try:
-            partitions = [TopicPartition(self._topic, one.partition) for one in new]
-            found = {one.partition: one.offset for one in consumer.committed(partitions, timeout=ANSWER_WITHIN_S)}
+            partitions = [TopicPartition(self._topic, assignment.partition) for assignment in new]
+            found = {
+                committed.partition: committed.offset
+                for committed in consumer.committed(partitions, timeout=ANSWER_WITHIN_S)
+            }
         except KafkaException as error:
             self._asked_s = monotonic()
             self._warn("the group's offsets in %s are unknown: %s", self._topic, error)
             return
-        for one in new:
-            one.begin = max(0, found[one.partition])  # below zero: no offset is committed
+        for assignment in new:
+            assignment.begin = max(0, found[assignment.partition])  # below zero: no offset is committed
 
     def _make_room(self, consumer: Consumer) -> None:
-        for one in self.assignments.values():
-            held, partition = one.read - one.over, TopicPartition(self._topic, one.partition)
-            if not one.paused and (held >= HELD_MAX or one.span >= SPAN_MAX):
+        for assignment in self.assignments.values():
+            held, partition = assignment.read - assignment.over, TopicPartition(self._topic, assignment.partition)
+            if not assignment.paused and (held >= HELD_MAX or assignment.span >= SPAN_MAX):
                 consumer.pause([partition])
-                one.paused = True
-            elif one.paused and held * 2 <= HELD_MAX and one.span < SPAN_MAX:
+                assignment.paused = True
+            elif assignment.paused and held * 2 <= HELD_MAX and assignment.span < SPAN_MAX:
                 consumer.resume([partition])
-                one.paused = False
+                assignment.paused = False
 
     def _is_over(self, consumer: Consumer) -> bool:
         """Whether a new reader must take over, because the topic was recreated and its offsets are reset."""
         if not self._note_made_again():
             return False
         self._commit(consumer, list(self.assignments.values()), wait=True)
-        begun = all(one.committed == 0 for one in self.assignments.values())
+        begun = all(assignment.committed == 0 for assignment in self.assignments.values())
         return begun or monotonic() > self._over_by_s  # a partition missing in the new topic accepts no offset
 
     def _note_made_again(self, *, wait: bool = False) -> bool:
@@ -232,9 +235,11 @@ class PollReader:
 
     def _commit(self, consumer: Consumer, assignments: list[Assignment], *, wait: bool) -> None:
         self._commit_s = monotonic()
-        ends = {one: 0 if self._made_again else one.safe for one in assignments}  # offsets of a deleted topic are void
-        new = {one: end for one, end in ends.items() if end is not None and end != one.committed}
-        partitions = [TopicPartition(self._topic, one.partition, safe) for one, safe in new.items()]
+        ends = {
+            assignment: 0 if self._made_again else assignment.safe for assignment in assignments
+        }  # offsets of a deleted topic are void
+        new = {assignment: end for assignment, end in ends.items() if end is not None and end != assignment.committed}
+        partitions = [TopicPartition(self._topic, assignment.partition, safe) for assignment, safe in new.items()]
         if not partitions:
             return
         try:
@@ -242,8 +247,8 @@ class PollReader:
         except KafkaException as error:  # uncommitted records are read again; the ledger recognizes them
             self._warn("offsets of %s are not committed: %s", self._topic, error)
             return
-        for one, safe in new.items():
-            one.committed = safe
+        for assignment, safe in new.items():
+            assignment.committed = safe
 
     def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
@@ -254,24 +259,29 @@ class PollReader:
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
-        self.assignments = {**self.assignments, **{one.partition: Assignment(one.partition) for one in partitions}}
+        self.assignments = {
+            **self.assignments,
+            **{partition.partition: Assignment(partition.partition) for partition in partitions},
+        }
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
         self._note_made_again(wait=True)
-        ours = [self.assignments[one.partition] for one in partitions if one.partition in self.assignments]
+        ours = [
+            self.assignments[partition.partition] for partition in partitions if partition.partition in self.assignments
+        ]
         self._commit(consumer, ours, wait=True)
-        self._drop([one.partition for one in partitions])
+        self._drop([partition.partition for partition in partitions])
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
-        self._drop([one.partition for one in partitions])
+        self._drop([partition.partition for partition in partitions])
 
     def _drop(self, partitions: list[int]) -> None:
         for number in partitions:
             if number in self.assignments:
                 self.assignments[number].live = False
-        self.assignments = {n: one for n, one in self.assignments.items() if n not in partitions}
+        self.assignments = {n: assignment for n, assignment in self.assignments.items() if n not in partitions}
 
 
 class TopicWatch:
@@ -289,7 +299,7 @@ class TopicWatch:
         self._admin = AdminClient(dict(config), logger=log)
         self._topic = topic
         self._id: str | None = None
-        self._asked: Future[TopicDescription] | None = None
+        self._description: Future[TopicDescription] | None = None
         self._ask_at_s = 0.0
         self._gone = False
 
@@ -298,18 +308,18 @@ class TopicWatch:
         if self._gone:
             return True
         self._admin.poll(0)  # flushes the library's log
-        if self._asked is None and (wait or monotonic() >= self._ask_at_s):
+        if self._description is None and (wait or monotonic() >= self._ask_at_s):
             self._ask_at_s = monotonic() + ID_EVERY_S
-            asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_WITHIN_S)
-            self._asked = asked[self._topic]
-        if self._asked is not None and (wait or self._asked.done()):
-            self._read_answer(self._asked)
-            self._asked = None
+            description = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_WITHIN_S)
+            self._description = description[self._topic]
+        if self._description is not None and (wait or self._description.done()):
+            self._read_answer(self._description)
+            self._description = None
         return self._gone
 
-    def _read_answer(self, asked: Future[TopicDescription]) -> None:
+    def _read_answer(self, description: Future[TopicDescription]) -> None:
         try:
-            found = str(asked.result(ANSWER_WITHIN_S + 1).topic_id)
+            found = str(description.result(ANSWER_WITHIN_S + 1).topic_id)
         except (KafkaException, TimeoutError):  # no answer, or the topic does not exist
             return
         self._gone = self._id is not None and found != self._id

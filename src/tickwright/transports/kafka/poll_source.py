@@ -16,7 +16,6 @@ import heapq
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -24,6 +23,7 @@ from typing import Any
 
 import structlog
 
+from tickwright.engine.service import LoopService
 from tickwright.observe.metrics import Sample
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollGroup, PollRecord
@@ -269,7 +269,7 @@ _SQL = load("tickwright.transports.kafka", "polls.sql")
 _log = structlog.get_logger("tickwright.polls")
 
 
-class KafkaPollSource:
+class KafkaPollSource(LoopService):
     """Implements :class:`tickwright.ports.polls.PollSource` on the polls' topic. It is a service itself.
 
     Args:
@@ -295,6 +295,7 @@ class KafkaPollSource:
         *,
         session_ms: int = SESSION_MS,
     ) -> None:
+        super().__init__()
         self._pool, self._session, self._topic = pool, session, topic
         self.counts = SourceCounts()
         self._open_reader = partial(PollReader, settings, topic, read, self.counts.reader, session_ms=session_ms)
@@ -305,29 +306,25 @@ class KafkaPollSource:
         self._numbers = itertools.count(1)
         self._partners: dict[str, int] = {}
         self._accounts: dict[str, int] = {}
-        self._stopping = asyncio.Event()
-        self._ticked_s: float | None = None
         self._sweep_again_s = self._report_again_s = 0.0
         session.on_lost(self._session_lost)
 
-    async def run(self) -> None:
+    async def _work(self) -> None:
         """Keep a reader running until stopped; replace a reader that has ended."""
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             if self._reader is None or not self._reader.alive:
                 self._reader = self._open_reader()
-            self._ticked_s = monotonic()
-            if self._ticked_s >= self._report_again_s:
+            self.tick()
+            if monotonic() >= self._report_again_s:
                 await self._report()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_EVERY_S):
-                    await self._stopping.wait()
+            await self.rest(CHECK_EVERY_S)
 
     async def quiesce(self) -> None:
         """Do nothing: the consumer finishes the polls that it took."""
 
     async def stop(self) -> None:
         """Commit finished offsets and leave the group, so that other processes continue at once."""
-        self._stopping.set()
+        self.request_stop()
         reader, self._reader = self._reader, None
         if reader is not None:
             await asyncio.to_thread(reader.close)
@@ -337,9 +334,9 @@ class KafkaPollSource:
         """Write the progress of the partitions that this process owns, for operators. Errors are only logged."""
         self._report_again_s = monotonic() + REPORT_EVERY_S
         rows = [
-            (one.assignment.partition, one.epoch, one.position, max(one.position, one.assignment.read_to))
-            for one in self._partitions.values()
-            if one.epoch is not None and one.position is not None
+            (held.assignment.partition, held.epoch, held.position, max(held.position, held.assignment.read_to))
+            for held in self._partitions.values()
+            if held.epoch is not None and held.position is not None
         ]
         if not rows:
             return
@@ -351,11 +348,7 @@ class KafkaPollSource:
 
     def samples(self) -> Sequence[Sample]:
         """Return the counts as metrics."""
-        return samples_of(self.counts, sum(one.epoch is not None for one in self._partitions.values()))
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since the reader was last checked."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
+        return samples_of(self.counts, sum(held.epoch is not None for held in self._partitions.values()))
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Take polls of the partitions whose rows this process owns."""
@@ -384,14 +377,14 @@ class KafkaPollSource:
 
     def _ours(self) -> set[Bundles]:
         """Return the bundles of the partitions whose rows this process owns."""
-        return {one.bundles for one in self._partitions.values() if one.epoch is not None}
+        return {held.bundles for held in self._partitions.values() if held.epoch is not None}
 
     def _follow(self, assignments: Mapping[int, Assignment]) -> None:
         """Drop revoked partitions, and add assigned ones."""
-        gone = {one for number, one in self._partitions.items() if assignments.get(number) is not one.assignment}
+        gone = {held for number, held in self._partitions.items() if assignments.get(number) is not held.assignment}
         if gone:
-            bundles = {one.bundles for one in gone}
-            self._partitions = {number: one for number, one in self._partitions.items() if one not in gone}
+            bundles = {held.bundles for held in gone}
+            self._partitions = {number: held for number, held in self._partitions.items() if held not in gone}
             self._taken = {key: found for key, found in self._taken.items() if found[0] not in gone}
             self._waiting.remove(lambda bundle: bundle.bundles in bundles)
         for number, assignment in assignments.items():
@@ -401,7 +394,7 @@ class KafkaPollSource:
     async def _take_over(self) -> None:
         """Take over the rows of assigned partitions. No poll of a partition is handed out before."""
         now_s, token = monotonic(), self._session.token
-        wanted = {n: one for n, one in self._partitions.items() if one.epoch is None and now_s >= one.retry_at_s}
+        wanted = {n: held for n, held in self._partitions.items() if held.epoch is None and now_s >= held.retry_at_s}
         if not wanted:
             return
         rows = await self._pool.fetch(_SQL["take_over"], self._topic, token, sorted(wanted))
@@ -413,7 +406,7 @@ class KafkaPollSource:
     async def _sort(self, partition: HeldPartition) -> None:
         """Sort read records into bundles."""
         records = partition.assignment.records
-        read = [records[place] for place in range(min(len(records), SORT_MAX))]  # the thread continues to add
+        read = [records[n] for n in range(min(len(records), SORT_MAX))]  # the thread continues to add
         if any(poll is not None and poll.partner not in self._partners for _, poll in read):
             self._partners.update(await self._pool.fetch(_SQL["partners"]))  # newer than any of these records
         read = await self._add_slots(read)
@@ -514,7 +507,7 @@ class KafkaPollSource:
         for group, partition in taken.items():
             if (partition.assignment.partition, group.owner) not in held:
                 self._give_up(partition)
-        return [group for group, one in taken.items() if (one.assignment.partition, group.owner) in held]
+        return [group for group, partition in taken.items() if (partition.assignment.partition, group.owner) in held]
 
     async def finish(self, connection: Any, groups: Sequence[PollGroup]) -> None:
         """Do nothing: the ledger records finished polls."""

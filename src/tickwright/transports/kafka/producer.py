@@ -5,7 +5,7 @@ the event loop in one call: a wake-up per message would cost more than the messa
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -229,16 +229,15 @@ class PolledProducer:
 
     def ask(self, topic: str) -> KafkaError | None:
         """Return the broker's error for ``topic``, such as that it is missing; blocks."""
-        found = self._handle().list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
-        error: KafkaError | None = found.error
+        error: KafkaError | None = self._handle().list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic].error
         return error
 
     def has_leader(self, topic: str, partition: int) -> bool:
         """Whether the partition has a leader, or for -1 each partition of the topic; blocks."""
         found = self._handle().list_topics(topic, timeout=METADATA_TIMEOUT_S)
         partitions = found.topics[topic].partitions
-        asked = [partitions[partition]] if partition in partitions else partitions.values()
-        return bool(partitions) and all(one.leader in found.brokers for one in asked)
+        relevant = [partitions[partition]] if partition in partitions else partitions.values()
+        return bool(partitions) and all(found_partition.leader in found.brokers for found_partition in relevant)
 
     def reach(self, timeout_s: float) -> bool:
         """Whether a broker answers within ``timeout_s``; blocks."""
@@ -286,7 +285,9 @@ class PolledProducer:
 
     def _poll(self) -> None:
         producer = self._handle()
-        while not self._stopping.is_set() and not self._is_done(producer):
+        while not self._stopping.is_set():
+            if self._retire_by_s is not None and (not len(producer) or monotonic() > self._retire_by_s):
+                break
             producer.poll(POLL_S)
             self._pass_on()
         self._producer = None
@@ -295,9 +296,6 @@ class PolledProducer:
         self._pass_on()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._end)
-
-    def _is_done(self, producer: Producer) -> bool:
-        return self._retire_by_s is not None and (not len(producer) or monotonic() > self._retire_by_s)
 
     def _pass_on(self) -> None:
         reports, self._reports = self._reports, []
@@ -345,13 +343,13 @@ class StalledPartitions:
 
     def should_renew(self, topic: str, partition: int, sent_s: float, now_s: float) -> bool:
         """Whether to try another producer after a message sent at ``sent_s`` timed out."""
-        place = topic, partition
-        tries, not_before_s = self._tries.get(place, (0, 0.0))
-        if self._accepted_s.get(place, 0.0) > sent_s or now_s < not_before_s:
+        key = topic, partition
+        tries, not_before_s = self._tries.get(key, (0, 0.0))
+        if self._accepted_s.get(key, 0.0) > sent_s or now_s < not_before_s:
             return False
         if len(self._tries) >= PARTITIONS_MAX:
             self._tries.clear()
-        self._tries[place] = tries + 1, now_s + RENEW.ceiling_s(tries + 1)
+        self._tries[key] = tries + 1, now_s + RENEW.ceiling_s(tries + 1)
         return True
 
 
@@ -362,7 +360,7 @@ class KafkaProducers:
         self._settings = settings
         self._producers: dict[bool, PolledProducer] = {}
         self._topics: set[str] = set()
-        self._asking: dict[str, asyncio.Task[Refused | None]] = {}
+        self._checks: dict[str, asyncio.Task[Refused | None]] = {}
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tickwright-kafka-ask")
         self._closing: set[asyncio.Task[None]] = set()
         self._pause = Pause()
@@ -375,13 +373,13 @@ class KafkaProducers:
         producer = self._producers.get(False)
         if producer is not None and producer.up and not producer.broken and topic in self._topics:
             return None
-        asking = self._asking.get(topic)
-        if asking is None:
+        check = self._checks.get(topic)
+        if check is None:
             wait = self._pause.remaining()
             if wait is not None:
                 return unavailable(wait)
-            asking = self._asking[topic] = asyncio.get_running_loop().create_task(self._ask(topic))
-        return await asyncio.shield(asking)
+            check = self._checks[topic] = asyncio.get_running_loop().create_task(self._ask(topic))
+        return await asyncio.shield(check)
 
     async def make_room(self, message: Message, topic: str) -> None:
         """Wait until the topic's share of the queue has room; then ``send`` or ``release`` the message."""
@@ -421,11 +419,11 @@ class KafkaProducers:
 
     async def aclose(self) -> None:
         """Close the producers within a few seconds. Repeated calls are harmless."""
-        for task in list(self._asking.values()):
+        for task in list(self._checks.values()):
             task.cancel()
         producers = [*self._retired, *self._producers.values()]
         self._retired, self._producers = [], {}
-        await asyncio.gather(*(one.aclose() for one in producers))
+        await asyncio.gather(*(producer.aclose() for producer in producers))
         if self._closing:
             await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -433,9 +431,7 @@ class KafkaProducers:
     def _usable(self, *, alone: bool = False) -> PolledProducer:
         producer = self._producers.get(alone)
         if producer is not None and producer.broken:
-            closing = asyncio.get_running_loop().create_task(producer.aclose())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._start(producer.aclose())
             producer = None
         if producer is None:
             producer = self._producers[alone] = PolledProducer(self._settings, self._reported, alone=alone)
@@ -453,11 +449,11 @@ class KafkaProducers:
                 if producer in self._producers.values() and self._stalled.should_renew(
                     sent.topic, partition, sent.sent_s, now_s
                 ):
-                    self._renew_soon(producer, sent.topic, partition)
+                    self._start(self._renew(producer, sent.topic, partition))
         self._shares.grant()
 
-    def _renew_soon(self, producer: PolledProducer, topic: str, partition: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._renew(producer, topic, partition))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -474,9 +470,9 @@ class KafkaProducers:
         if not has_leader or producer not in self._producers.values() or producer.broken:
             return
         log.warning("kafka.producer_replaced: nothing was accepted in %s/%d, which has a leader", topic, partition)
-        self._producers = {alone: one for alone, one in self._producers.items() if one is not producer}
+        self._producers = {alone: other for alone, other in self._producers.items() if other is not producer}
         self._shares.hold(but=topic)
-        self._retired = [*(one for one in self._retired if one.alive), producer]
+        self._retired = [*(other for other in self._retired if other.alive), producer]
         producer.retire()
 
     async def _ask(self, topic: str) -> Refused | None:
@@ -487,7 +483,7 @@ class KafkaProducers:
             self._pause.failed()
             return unavailable()
         finally:
-            self._asking.pop(topic, None)
+            self._checks.pop(topic, None)
         self._pause.succeeded()
         producer.up = True
         outcome = outcome_of_report(error)

@@ -6,22 +6,16 @@ All functions block, with bounded waits: call them in a thread.
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.ports.ids import monotonic
 from tickwright.transports.kafka.config import REPLICATION_SAFE, SHARDS_MAX, KafkaConfig, log, unavailable
 
+T = TypeVar("T")
 IN_SYNC_SAFE = 2
 CHECK_EVERY_S = 0.05
 POSITIONS = "relay-position"
@@ -55,14 +49,19 @@ def prepare_topics(settings: KafkaConfig, topic: str) -> int:
             settings.topic(EVENTS): (settings.partitions, {}),
             positions: (SHARDS_MAX, _POSITION_CONFIG),
         }
-        known = make_missing(admin, settings, wanted)
+        metadata = make_missing(admin, settings, wanted)
         if not settings.allow_single_broker:
             for name in wanted:
-                _check_replicas(name, known.topics[name])
+                replicas = min(
+                    (len(partition.replicas) for partition in metadata.topics[name].partitions.values()), default=0
+                )
+                if replicas < REPLICATION_SAFE:
+                    text = f"the topic {name} has a partition with {replicas} replicas; {REPLICATION_SAFE} are needed"
+                    raise Rejected("kafka_replication_unsafe", text, topic=name, replication=replicas)
         _check_configs(admin, settings, topic, positions)
-        if len(known.topics[positions].partitions) < SHARDS_MAX:
+        if len(metadata.topics[positions].partitions) < SHARDS_MAX:
             raise _unsafe_positions(positions, f"it needs {SHARDS_MAX} partitions, one for each shard")
-        return len(known.topics[topic].partitions)
+        return len(metadata.topics[topic].partitions)
     except KafkaException as error:
         raise translate(error) from error
 
@@ -74,11 +73,13 @@ def make_missing(admin: AdminClient, settings: KafkaConfig, wanted: Mapping[str,
         KafkaException: The brokers refuse. See :func:`translate`.
         Unavailable: Kafka does not answer in time. Retry.
     """
-    known = admin.list_topics(timeout=settings.wait_s)
-    missing = {name: shape for name, shape in wanted.items() if name not in known.topics}
+    metadata = admin.list_topics(timeout=settings.wait_s)
+    missing = {name: shape for name, shape in wanted.items() if name not in metadata.topics}
     if not missing:
-        return known
-    replicas = min(settings.replication, len(known.brokers)) if settings.allow_single_broker else settings.replication
+        return metadata
+    replicas = (
+        min(settings.replication, len(metadata.brokers)) if settings.allow_single_broker else settings.replication
+    )
     _make(admin, settings, missing, replicas)
     return _await_topics(admin, settings, missing)
 
@@ -125,43 +126,39 @@ def _make(
     made: dict[str, Future[None]] = admin.create_topics(topics, operation_timeout=settings.wait_s)
     for name, future in made.items():
         try:
-            future.result(settings.wait_s)
-        except TimeoutError as error:
-            raise unavailable("topics could not be made in time") from error
+            _result(future, settings, "topics could not be made in time")
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         log.info("topic %s is made: %d replicas", name, replicas)
 
 
+def _result(future: Future[T], settings: KafkaConfig, late: str) -> T:
+    try:
+        return future.result(settings.wait_s)
+    except TimeoutError as error:
+        raise unavailable(late) from error
+
+
 def _await_topics(admin: AdminClient, settings: KafkaConfig, names: Collection[str]) -> Any:
     """Return the cluster's metadata once it contains the new topics."""
     deadline = monotonic() + settings.wait_s
     while True:
-        known = admin.list_topics(timeout=settings.wait_s)
-        if all(name in known.topics and known.topics[name].partitions for name in names):
-            return known
+        metadata = admin.list_topics(timeout=settings.wait_s)
+        if all(name in metadata.topics and metadata.topics[name].partitions for name in names):
+            return metadata
         if monotonic() > deadline:
             raise unavailable("new topics did not become known in time")
         Event().wait(CHECK_EVERY_S)
 
 
-def _check_replicas(name: str, topic: Any) -> None:
-    fewest = min((len(partition.replicas) for partition in topic.partitions.values()), default=0)
-    if fewest < REPLICATION_SAFE:
-        text = f"the topic {name} has a partition with {fewest} replicas; {REPLICATION_SAFE} are needed"
-        raise Rejected("kafka_replication_unsafe", text, topic=name, replication=fewest)
-
-
 def _check_configs(admin: AdminClient, settings: KafkaConfig, topic: str, positions: str) -> None:
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in (topic, positions)]
-    try:
-        found = {
-            asked.name: {name: entry.value for name, entry in future.result(settings.wait_s).items()}
-            for asked, future in admin.describe_configs(resources, request_timeout=settings.wait_s).items()
-        }
-    except TimeoutError as error:
-        raise unavailable("the topics' settings could not be read in time") from error
+    late = "the topics' settings could not be read in time"
+    found = {
+        resource.name: {name: entry.value for name, entry in _result(future, settings, late).items()}
+        for resource, future in admin.describe_configs(resources, request_timeout=settings.wait_s).items()
+    }
     if found[positions]["cleanup.policy"] != "compact":
         raise _unsafe_positions(
             positions, "its cleanup.policy must be compact and nothing else, or a position could be deleted"
@@ -181,9 +178,7 @@ def _disable_compression(admin: AdminClient, settings: KafkaConfig, name: str) -
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
     (done,) = admin.incremental_alter_configs([resource], request_timeout=settings.wait_s).values()
     try:
-        done.result(settings.wait_s)
-    except TimeoutError as error:
-        raise unavailable(f"the topic {name} could not be altered in time") from error
+        _result(done, settings, f"the topic {name} could not be altered in time")
     except KafkaException as error:
         if error.args[0].code() not in _FORBIDDEN | _DISALLOWED:
             raise

@@ -86,50 +86,50 @@ def read_position(settings: KafkaConfig, shard: int) -> int | None:
         auto_offset_reset="earliest",
     )
     consumer = Consumer(config, logger=log)
-    place = TopicPartition(settings.topic(POSITIONS), shard)
+    partition = TopicPartition(settings.topic(POSITIONS), shard)
     try:
-        if place.topic not in consumer.list_topics(timeout=settings.wait_s).topics:
+        if partition.topic not in consumer.list_topics(timeout=settings.wait_s).topics:
             return None
-        low, high = _bounds(consumer, place, settings.wait_s)  # of readable records
-        end = _end(config, place, settings.wait_s)
+        low, high = _bounds(consumer, partition, settings.wait_s)  # of readable records
+        end = _end(config, partition, settings.wait_s)
         start = max(low, high - TAIL)  # nearly always enough; an uncompacted partition can be long
-        found = _last_from(consumer, place, start, end, settings.wait_s)
+        found = _last_from(consumer, partition, start, end, settings.wait_s)
         if found is not None or start == low:
             return found
-        return _last_from(consumer, place, OFFSET_BEGINNING, end, settings.wait_s)
+        return _last_from(consumer, partition, OFFSET_BEGINNING, end, settings.wait_s)
     except KafkaException as error:
         raise translate(error) from error
     finally:
         consumer.close()
 
 
-def _bounds(consumer: Consumer, place: TopicPartition, wait_s: float) -> tuple[int, int]:
+def _bounds(consumer: Consumer, partition: TopicPartition, wait_s: float) -> tuple[int, int]:
     """Return the first and the next offset. Waits for the leader of a new partition."""
     deadline = monotonic() + wait_s
     while True:
         try:
-            return consumer.get_watermark_offsets(place, timeout=wait_s)
+            return consumer.get_watermark_offsets(partition, timeout=wait_s)
         except KafkaException as error:
             if error.args[0].code() not in _NO_LEADER_YET or monotonic() > deadline:
                 raise
         Event().wait(POLL_S)
 
 
-def _end(config: dict[str, Any], place: TopicPartition, wait_s: float) -> int:
+def _end(config: dict[str, Any], partition: TopicPartition, wait_s: float) -> int:
     """Return the next offset, including open transactions."""
     consumer = Consumer({**config, "isolation.level": "read_uncommitted"}, logger=log)
     try:
-        return _bounds(consumer, place, wait_s)[1]
+        return _bounds(consumer, partition, wait_s)[1]
     finally:
         consumer.close()
 
 
-def _last_from(consumer: Consumer, place: TopicPartition, offset: int, end: int, wait_s: float) -> int | None:
+def _last_from(consumer: Consumer, partition: TopicPartition, offset: int, end: int, wait_s: float) -> int | None:
     """Return the batch number in the last record from ``offset`` to ``end``.
 
     Kafka first reports the end of readable records, which is below ``end`` while a transaction is open.
     """
-    consumer.assign([TopicPartition(place.topic, place.partition, offset)])
+    consumer.assign([TopicPartition(partition.topic, partition.partition, offset)])
     last: Message | None = None
     readable: int | None = None
     deadline = monotonic() + wait_s
@@ -144,29 +144,29 @@ def _last_from(consumer: Consumer, place: TopicPartition, offset: int, end: int,
             if (message.offset() or 0) < end:
                 readable = message.offset()
                 continue
-            return None if last is None else _read(place, last)
+            return None if last is None else _read(partition, last)
     if readable is None:
         raise unavailable("the relay's position could not be read in time")
-    where = f"{place.topic}/{place.partition}"
-    first = f"--topic {place.topic} --partition {place.partition} --start-offset {readable}"
+    where = f"{partition.topic}/{partition.partition}"
+    first = f"--topic {partition.topic} --partition {partition.partition} --start-offset {readable}"
     text = (
         f"a transaction of another program is open on {where} from offset {readable} on, so the last position (the log "
         f"ends at {end}) cannot be read: end it with kafka-transactions.sh abort {first}, and let only the relay write "
         "to that topic; the relay retries until then"
     )
-    raise Unavailable(BLOCKED, text, topic=place.topic, partition=place.partition)
+    raise Unavailable(BLOCKED, text, topic=partition.topic, partition=partition.partition)
 
 
-def _read(place: TopicPartition, record: Message) -> int:
+def _read(partition: TopicPartition, record: Message) -> int:
     try:
         found = _decode(record.value() or b"")
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        where = f"{place.topic}/{place.partition}/{record.offset()}"
+        where = f"{partition.topic}/{partition.partition}/{record.offset()}"
         text = (
             f"the record {where} is no position, so another program wrote it: allow only the relay to write to that "
             f"topic, then run tickwright outbox reconcile to write the position again ({error!r:.100})"
         )
-        raise Rejected(POSITION_UNREADABLE, text, topic=place.topic, partition=place.partition) from error
+        raise Rejected(POSITION_UNREADABLE, text, topic=partition.topic, partition=partition.partition) from error
     return found.batch_no
 
 
@@ -300,14 +300,14 @@ class _Session:
         try:
             producer.commit_transaction(self._settings.wait_s)
         except KafkaException as error:
-            return _fenced(error) or Doubt(_reason(error), Committed(edges.places(), self._partitions))
+            return _fenced(error) or Doubt(_reason(error), Committed(edges.offsets(), self._partitions))
         finally:
             with suppress(KafkaException):  # it also raises a fatal error; the commit's answer counts
                 producer.poll(0)  # flushes the library's log
-        places = edges.places()
-        if places and places[-1].partition >= self._partitions:
+        offsets = edges.offsets()
+        if offsets and offsets[-1].partition >= self._partitions:
             self._partitions = self._count(producer) or self._partitions
-        return Committed(places, self._partitions)
+        return Committed(offsets, self._partitions)
 
     def _count(self, producer: Producer) -> int:
         """Return the current number of partitions, because an operator can add some; 0 without an answer."""
@@ -356,7 +356,7 @@ class _BatchEdges:
             first, last = self._found.get(partition, (offset, offset))
             self._found[partition] = (min(first, offset), max(last, offset))
 
-    def places(self) -> list[PartitionOffsets]:
+    def offsets(self) -> list[PartitionOffsets]:
         """Return the known offsets, by partition."""
         return [PartitionOffsets(partition, *edges) for partition, edges in sorted(self._found.items())]
 

@@ -193,12 +193,7 @@ class PostgresConsumer:
     """
 
     def __init__(
-        self,
-        pool: asyncpg.Pool,
-        topic: str,
-        *,
-        lease: timedelta = timedelta(seconds=30),
-        deliveries_max: int = 20,
+        self, pool: asyncpg.Pool, topic: str, *, lease: timedelta = timedelta(seconds=30), deliveries_max: int = 20
     ) -> None:
         self._pool = pool
         self._topic = topic
@@ -304,10 +299,7 @@ class PostgresTaskQueue(LoopService):
         if self.queued is None:
             return []
         waiting, dead = self.queued
-        return [
-            Sample("tickwright_fanout_queued_tasks", waiting),
-            Sample("tickwright_dead_letters", dead, ("fanout",)),
-        ]
+        return [Sample("tickwright_fanout_queued_tasks", waiting), Sample("tickwright_dead_letters", dead, ("fanout",))]
 
     async def _work(self) -> None:
         """Take messages and renew their leases."""
@@ -348,7 +340,7 @@ class PostgresTaskQueue(LoopService):
     async def _renew(self) -> None:
         held = [*self._held]
         if held:
-            seqs, fences = [one.handle.seq for one in held], [one.handle.fence for one in held]
+            seqs, fences = [delivery.handle.seq for delivery in held], [delivery.handle.fence for delivery in held]
             await self._pool.fetch(_SQL["renew_tasks"], seqs, fences, self._lease)
 
     async def quiesce(self) -> None:
@@ -379,8 +371,8 @@ class PostgresTaskQueue(LoopService):
 
     async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
         """Move it to the dead letters."""
-        words = text.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
-        return await self._settle(delivery, "bury_task", reason, words)
+        sendable = text.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
+        return await self._settle(delivery, "bury_task", reason, sendable)
 
     async def release(self, delivery: Delivery) -> None:
         """Return it to the queue at once."""

@@ -91,7 +91,7 @@ class Publisher:
     *refused, nothing was sent* at once.
 
     Args:
-        watcher: Every channel notifies it.
+        observer: Every channel notifies it.
         channels_max: Above this number, idle channels are closed.
         full: The answer if no channel is idle; ``None`` opens another one anyway.
     """
@@ -99,7 +99,7 @@ class Publisher:
     def __init__(
         self,
         url: str,
-        watcher: ConfirmObserver,
+        observer: ConfirmObserver,
         *,
         name: str = "tickwright-publish",
         channels_max: int = CHANNELS_MAX,
@@ -107,7 +107,7 @@ class Publisher:
     ) -> None:
         address = URL(url)
         self._url = address if "heartbeat" in address.query else address.update_query(heartbeat=HEARTBEAT_S)
-        self._watcher, self._name, self._routes_max, self._full = watcher, name, channels_max, full
+        self._observer, self._name, self._channels_max, self._full = observer, name, channels_max, full
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[_Connection | Refused] | None = None
         self._channels: dict[tuple[str, str | None], ExchangeChannel] = {}
@@ -127,7 +127,7 @@ class Publisher:
 
     def has(self, channel: ExchangeChannel) -> bool:
         """Whether this channel is in use."""
-        return any(one is channel for one in self._channels.values())
+        return any(used is channel for used in self._channels.values())
 
     def drop(self, exchange: str, key: str | None = None) -> None:
         """Close a channel; the next call of ``channel`` opens a new one."""
@@ -207,7 +207,7 @@ class Publisher:
                 try:
                     with losses_as_failures():
                         async with asyncio.timeout(CHANNEL_TIMEOUT_S):
-                            channel = await ExchangeChannel.open(connection, exchange, self._watcher)
+                            channel = await ExchangeChannel.open(connection, exchange, self._observer)
                 except FAILURES as error:
                     if connection is not self._connection:
                         continue  # it was retired during the call
@@ -223,7 +223,7 @@ class Publisher:
         return channel
 
     def _make_room(self) -> bool:
-        while len(self._channels) >= self._routes_max:
+        while len(self._channels) >= self._channels_max:
             idle = next((name for name, channel in self._channels.items() if channel.idle), None)
             if idle is None:
                 return False
@@ -253,16 +253,16 @@ async def _drain(connection: _Connection, channels: Sequence[ExchangeChannel]) -
         connection.sockets.abort()
 
 
-async def _close(thing: _Connection | ExchangeChannel) -> None:
+async def _close(opened: _Connection | ExchangeChannel) -> None:
     try:
         with losses_as_failures():
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await (thing.aclose() if isinstance(thing, ExchangeChannel) else thing.close())
+                await (opened.aclose() if isinstance(opened, ExchangeChannel) else opened.close())
     except FAILURES:
         pass
     finally:
-        if isinstance(thing, _Connection):
-            thing.sockets.abort()
+        if isinstance(opened, _Connection):
+            opened.sockets.abort()
 
 
 # Stalled destinations, whose confirms are late, and the connection that carries their messages.
@@ -283,7 +283,7 @@ BLOCKED = Refused("broker_blocked", "RabbitMQ accepts no messages now (memory or
 STALLED = Refused("broker_silent", "RabbitMQ has not confirmed earlier messages to this destination; nothing was sent.")
 
 
-class StalledDestinations:
+class StalledDestinations(ConfirmObserver):
     """Publishes to stalled destinations over a separate connection, one channel each, until they confirm again.
 
     Invariants:
@@ -313,9 +313,6 @@ class StalledDestinations:
                 self._keys[exchange, key] = None
         while len(self._keys) > STALLED_MAX:
             del self._keys[next(iter(self._keys))]
-
-    def late(self, channel: ExchangeChannel, routing_keys: set[str]) -> None:
-        """Do nothing: the channel counts late messages."""
 
     def confirmed(self, channel: ExchangeChannel, routing_key: str) -> None:
         """Return the destination to the ordinary connection, unless other messages are still late."""
@@ -374,7 +371,7 @@ _NOT_SENT = Refused("broker_busy", "RabbitMQ could not be handed the message in 
 _LATE = Unknown("timeout", "No confirm within the timeout; it may have been taken.")
 
 
-class RabbitBroker:
+class RabbitBroker(ConfirmObserver):
     """Publishes to exchanges.
 
     Args:
@@ -407,15 +404,15 @@ class RabbitBroker:
             return [_CLOSED] * len(messages)
         outcomes: list[Outcome] = [_CLOSED] * len(messages)
         batches: defaultdict[tuple[str, float], dict[int, Publication]] = defaultdict(dict)
-        for place, message in enumerate(messages):
+        for n, message in enumerate(messages):
             try:
                 target = _target(message.destination)
                 _check(message)
                 publication = Publication(message, target.routing_key, content_header(message))
             except Rejected as error:
-                outcomes[place] = Refused(error.code, error.message, final=True)
+                outcomes[n] = Refused(error.code, error.message, final=True)
                 continue
-            batches[target.exchange, message.timeout.total_seconds()][place] = publication
+            batches[target.exchange, message.timeout.total_seconds()][n] = publication
         await asyncio.gather(*(self._send(batch, publications, outcomes) for batch, publications in batches.items()))
         return outcomes
 
@@ -439,9 +436,6 @@ class RabbitBroker:
         """Move destinations whose confirms are late to the other connection; called by channels."""
         self._publisher.start(self._late(channel, routing_keys))
 
-    def confirmed(self, channel: ExchangeChannel, routing_key: str) -> None:
-        """Do nothing; called by channels."""
-
     async def _late(self, channel: ExchangeChannel, routing_keys: set[str]) -> None:
         if not self._publisher.has(channel) or await self._publisher.blocked():  # an alarm delays every destination
             return
@@ -457,8 +451,8 @@ class RabbitBroker:
         answers = await PublishBatch(
             self._publisher, self._stalled, self._window, exchange, [*publications.values()]
         ).send(deadline)
-        for place, outcome in zip(publications, answers, strict=True):
-            outcomes[place] = outcome
+        for n, outcome in zip(publications, answers, strict=True):
+            outcomes[n] = outcome
 
 
 class PublishBatch:
@@ -481,7 +475,7 @@ class PublishBatch:
         self._aside: defaultdict[str, deque[Publication]] = defaultdict(deque)
         self._window = window
         self._exchange = exchange
-        self._letters = publications
+        self._publications = publications
         self._left = deque(publications)
 
     async def send(self, deadline: float) -> list[Outcome]:
@@ -499,11 +493,11 @@ class PublishBatch:
                 raise
             unconfirmed = NO_CONFIRM  # the library cancelled it, not the caller
         finally:
-            for publication in self._letters:
+            for publication in self._publications:
                 publication.give_up()
         return [
             publication.refused or unsent if publication.answer is None else publication.outcome() or unconfirmed
-            for publication in self._letters
+            for publication in self._publications
         ]
 
     async def _send_all(self) -> Refused | None:
@@ -515,7 +509,7 @@ class PublishBatch:
                 if refused is not None:
                     return refused
             aside, self._aside = self._aside, defaultdict(deque)
-            await asyncio.gather(*(self._stalled.send(self._exchange, *one) for one in aside.items()))
+            await asyncio.gather(*(self._stalled.send(self._exchange, *destination) for destination in aside.items()))
             self._left.extend(publication for publications in aside.values() for publication in publications)
         return None
 
@@ -560,7 +554,7 @@ class PublishBatch:
     async def _answers(self) -> None:
         waiting = {
             publication.answer
-            for publication in self._letters
+            for publication in self._publications
             if publication.answer is not None and not publication.answer.done()
         }
         if waiting:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice, takewhile
 from struct import Struct
-from typing import Any, Protocol
+from typing import Any
 
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity, ChannelPreconditionFailed, PublishError
@@ -135,14 +135,14 @@ class Publication:
         return answer if isinstance(answer, Refused | Unknown) else _ACCEPTED
 
 
-class ConfirmObserver(Protocol):
+class ConfirmObserver:
     """Is notified which destinations of a channel confirm in time, and which do not."""
 
     def late(self, channel: "ExchangeChannel", routing_keys: set[str]) -> None:
-        """Report that messages with these keys have waited for confirms for five seconds."""
+        """Note that messages with these keys have waited for confirms for five seconds."""
 
     def confirmed(self, channel: "ExchangeChannel", routing_key: str) -> None:
-        """Report that a message with this key was confirmed in time."""
+        """Note that a message with this key was confirmed in time."""
 
 
 class ExchangeChannel:
@@ -153,8 +153,8 @@ class ExchangeChannel:
         RMQ-2: two messages with one id are never in flight together, because the id identifies a return.
     """
 
-    def __init__(self, channel: Channel, exchange: str, watcher: "ConfirmObserver") -> None:
-        self._channel, self.exchange, self._watcher = channel, exchange, watcher
+    def __init__(self, channel: Channel, exchange: str, observer: ConfirmObserver) -> None:
+        self._channel, self.exchange, self._observer = channel, exchange, observer
         self._in_flight: dict[str, asyncio.Future[Any]] = {}
         self._keys: dict[int, str] = {}  # tag to routing key, of messages neither confirmed nor late
         self._slots: dict[int, Callable[[], None]] = {}
@@ -166,7 +166,7 @@ class ExchangeChannel:
 
     @classmethod
     async def open(
-        cls, connection: AbstractConnection, exchange: str, watcher: "ConfirmObserver"
+        cls, connection: AbstractConnection, exchange: str, observer: ConfirmObserver
     ) -> "ExchangeChannel | Refused":
         """Open a channel and check that the exchange exists. The caller sets the timeout."""
         if connection.transport is None:
@@ -181,7 +181,7 @@ class ExchangeChannel:
             return MISSING
         except ChannelAccessRefused:
             return FORBIDDEN
-        return cls(channel, exchange, watcher)
+        return cls(channel, exchange, observer)
 
     @property
     def alive(self) -> bool:
@@ -318,7 +318,7 @@ class ExchangeChannel:
             key = self._keys.pop(tag, None)
             error = answer.exception()  # marks the exception as retrieved, also if no caller waits
             if key is not None and (error is not None or not isinstance(answer.result(), Refused | Unknown)):
-                self._watcher.confirmed(self, key)
+                self._observer.confirmed(self, key)
         if self._channel.message_id_delivery_tag.get(message_id) == tag:
             del self._channel.message_id_delivery_tag[message_id]
         if self._in_flight.get(message_id) is answer:
@@ -356,7 +356,7 @@ class ExchangeChannel:
         if not late or not self.alive:
             return
         self._late |= dict.fromkeys(late, now_s)
-        self._watcher.late(self, set(late.values()))
+        self._observer.late(self, set(late.values()))
 
     def _closed(self, closing: "asyncio.Future[Any]") -> None:
         """Refuse the message only if it was alone: among several, any can have closed the channel."""

@@ -176,11 +176,11 @@ async def open_channel(connection: AbstractConnection, *, confirms: bool = False
             return await connection.channel(publisher_confirms=confirms)
 
 
-async def close_quietly(thing: AbstractConnection | AbstractChannel) -> None:
+async def close_quietly(opened: AbstractConnection | AbstractChannel) -> None:
     """Close a connection or a channel within two seconds; never raises."""
     with suppress(*FAILURES), losses_as_failures():
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await thing.close()
+            await opened.close()
 
 
 @asynccontextmanager

@@ -84,9 +84,9 @@ class RabbitDeadLetters:
         room_bytes = PEEK_BYTES_MAX
         async with self._browse() as browse:
             until_s = monotonic() + PEEK_S_MAX
-            async for one in browse.oldest(min(limit, PEEK_MAX)):
-                found.append(_shown(self._names, one))
-                room_bytes -= len(one.body) + properties_bytes(one.header.properties)
+            async for letter in browse.oldest(min(limit, PEEK_MAX)):
+                found.append(_shown(self._names, letter))
+                room_bytes -= len(letter.body) + properties_bytes(letter.header.properties)
                 if room_bytes <= 0 or monotonic() >= until_s:
                     break
         return Peeked(found, browse.count)
@@ -108,10 +108,10 @@ class RabbitDeadLetters:
         try:
             async with self._browse() as browse:
                 until_s = monotonic() + REQUEUE_S_MAX
-                async for one in browse.oldest(BROWSE_MAX):
-                    key = _key(self._names, one)
-                    if key not in unroutable and (wanted is None or one.header.properties.message_id in wanted):
-                        message_id = await self._move(browse, forwarder, one, key)
+                async for letter in browse.oldest(BROWSE_MAX):
+                    key = _key(self._names, letter)
+                    if key not in unroutable and (wanted is None or letter.header.properties.message_id in wanted):
+                        message_id = await self._move(browse, forwarder, letter, key)
                         if message_id is None:
                             unroutable.add(key)
                         else:
@@ -124,15 +124,15 @@ class RabbitDeadLetters:
             raise _not_taken(UNROUTABLE)
         return moved
 
-    async def _move(self, browse: "_Browse", forwarder: Forwarder, one: DeliveredMessage, key: str) -> str | None:
+    async def _move(self, browse: "_Browse", forwarder: Forwarder, letter: DeliveredMessage, key: str) -> str | None:
         """Move one and return its id; ``None`` if no queue has its key and it stays."""
-        copy = copy_of(one.body, one.header.properties, {}, without=OUR_HEADERS)
+        copy = copy_of(letter.body, letter.header.properties, {}, without=OUR_HEADERS)
         outcome = await forwarder.forward(copy, self._names.exchange, key)
         if outcome is UNROUTABLE:
             return None
         if not isinstance(outcome, Accepted):
             raise _not_taken(outcome)
-        await browse.drop(one)
+        await browse.drop(letter)
         return copy.message_id
 
     @asynccontextmanager
@@ -158,14 +158,14 @@ class _Browse:
     async def oldest(self, most: int) -> AsyncIterator[DeliveredMessage]:
         """Take at most ``count`` messages: a consumer can dead-letter a requeued one at once."""
         for _ in range(min(most, self.count)):
-            one: DeliveredMessage = await _within(self._channel.basic_get(self._queue))
-            if not isinstance(one.delivery, Basic.GetOk):
+            letter: DeliveredMessage = await _within(self._channel.basic_get(self._queue))
+            if not isinstance(letter.delivery, Basic.GetOk):
                 return
-            yield one
+            yield letter
 
-    async def drop(self, one: DeliveredMessage) -> None:
+    async def drop(self, letter: DeliveredMessage) -> None:
         """Acknowledge it after its copy is stored."""
-        await _within(self._channel.basic_ack(one.delivery_tag or 0))
+        await _within(self._channel.basic_ack(letter.delivery_tag or 0))
         self._dropped += 1
 
     async def return_all(self, connection: AbstractConnection) -> None:
@@ -185,26 +185,26 @@ async def _waiting(channel: AbstractChannel, queue: str) -> int:
     return int(answer.message_count or 0)
 
 
-async def _within(asking: Any) -> Any:
+async def _within(answer: Any) -> Any:
     with losses_as_failures():
         async with asyncio.timeout(CHANNEL_TIMEOUT_S):
-            return await asking
+            return await answer
 
 
 def _not_taken(outcome: Refused | Unknown) -> Unavailable:
     return Unavailable(outcome.code, f"RabbitMQ did not accept a requeued message: {outcome.reason}")
 
 
-def _shown(names: Topology, one: DeliveredMessage) -> DeadMessage:
-    properties = one.header.properties
+def _shown(names: Topology, letter: DeliveredMessage) -> DeadMessage:
+    properties = letter.header.properties
     headers = properties.headers or {}
     reason, text, died_at_s = _why(names, headers)
-    body = one.body[:BODY_SHOWN_BYTES_MAX]
-    return DeadMessage(properties.message_id or None, reason, text, died_at_s, body, _key(names, one))
+    body = letter.body[:BODY_SHOWN_BYTES_MAX]
+    return DeadMessage(properties.message_id or None, reason, text, died_at_s, body, _key(names, letter))
 
 
-def _key(names: Topology, one: DeliveredMessage) -> str:
-    return names.key or str(getattr(one.delivery, "routing_key", ""))
+def _key(names: Topology, letter: DeliveredMessage) -> str:
+    return names.key or str(getattr(letter.delivery, "routing_key", ""))
 
 
 def _why(names: Topology, headers: Mapping[str, Any]) -> tuple[str, str, float | None]:

@@ -170,11 +170,7 @@ class Forwarder:
                 return _TOO_LARGE
             with losses_as_failures():
                 await channel.basic_publish(
-                    copy.body,
-                    exchange=exchange,
-                    routing_key=routing_key,
-                    properties=copy.properties,
-                    mandatory=True,
+                    copy.body, exchange=exchange, routing_key=routing_key, properties=copy.properties, mandatory=True
                 )
         except _UNSENDABLE:
             return _TOO_LARGE

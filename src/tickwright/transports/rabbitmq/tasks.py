@@ -23,6 +23,7 @@ import structlog
 from aiormq.abc import DeliveredMessage
 
 from tickwright.domain.errors import Rejected
+from tickwright.engine.service import LoopService
 from tickwright.observe.metrics import Sample
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Refused, Unknown
@@ -67,7 +68,7 @@ STEADY_S = 5.0
 UNACKED_AGE_MAX = timedelta(minutes=15)
 
 
-class RabbitTaskQueue:
+class RabbitTaskQueue(LoopService):
     """Implements :class:`tickwright.ports.task_queue.TaskQueue`. It is a service itself.
 
     Args:
@@ -94,6 +95,7 @@ class RabbitTaskQueue:
     ) -> None:
         if not 1 <= slots <= SLOTS_MAX:
             raise Rejected("invalid_slots", f"A consumer has 1 to {SLOTS_MAX} slots.")
+        super().__init__()
         self.name, self._capability = names.service, names.capability
         self._log = structlog.get_logger(f"tickwright.{names.capability}")
         self._url, self._names, self._slots, self._probe = url, names, slots, probe
@@ -104,8 +106,6 @@ class RabbitTaskQueue:
         self._parked: dict[Delivery, asyncio.TimerHandle] = {}
         self._pause = Pause()
         self._quiescing = False
-        self._stopping = asyncio.Event()
-        self._ticked_s: float | None = None
         self._count_again_s = 0.0
         self.queued: list[int] | None = None
 
@@ -130,7 +130,7 @@ class RabbitTaskQueue:
         waiting, dead = self.queued
         return [*own, Sample(gauges.waiting, waiting), Sample("tickwright_dead_letters", dead, (gauges.dead_kind,))]
 
-    async def run(self) -> None:
+    async def _work(self) -> None:
         """Consume until stopped; reconnect after a pause of 0.1 to 10 seconds.
 
         The pause grows with each connection that fails or is lost within five seconds.
@@ -139,8 +139,8 @@ class RabbitTaskQueue:
             Rejected: ``queue_differs``, ``queue_forbidden``. Permanent until an operator acts.
         """
         try:
-            while not self._stopping.is_set():
-                self._ticked_s = monotonic()
+            while not self.stopping.is_set():
+                self.tick()
                 self._reset_pause()
                 if (
                     not self._quiescing
@@ -167,13 +167,9 @@ class RabbitTaskQueue:
     async def stop(self) -> None:
         """Close the connections; RabbitMQ redelivers unacknowledged messages."""
         self._quiescing = True
-        self._stopping.set()
+        self.request_stop()
         await self._unsubscribe()
         await self._forwarder.aclose()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since the connection was last checked."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
 
     async def _count(self) -> None:
         """Read the queue sizes. A missing queue closes the channel; the next one declares it again."""
@@ -186,7 +182,7 @@ class RabbitTaskQueue:
 
     async def _wait(self) -> None:
         subscription = self._subscription
-        over = subscription.over if subscription is not None and subscription.is_alive() else self._stopping
+        over = subscription.over if subscription is not None and subscription.is_alive() else self.stopping
         with suppress(TimeoutError):
             async with asyncio.timeout(CHECK_EVERY_S):
                 await over.wait()
@@ -224,7 +220,7 @@ class RabbitTaskQueue:
                 await subscription.channel.basic_qos(prefetch_count=self._slots)
                 answer = await subscription.channel.basic_consume(self._names.queue, arrived)
         subscription.tag = answer.consumer_tag
-        if self._stopping.is_set() or self._quiescing:
+        if self.stopping.is_set() or self._quiescing:
             subscription.over.set()
 
     async def _unsubscribe(self) -> None:

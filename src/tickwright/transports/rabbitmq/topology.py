@@ -92,7 +92,7 @@ class QueueNames(Topology):
     def delay(self, by: timedelta) -> str:
         """Return the queue with the longest delay up to ``by``, or else the one with the shortest."""
         shortest, *longer = self.delays
-        return self.delays[max((one for one in longer if one <= by.total_seconds()), default=shortest)]
+        return self.delays[max((seconds for seconds in longer if seconds <= by.total_seconds()), default=shortest)]
 
 
 TASK_KEY = "task"
@@ -149,12 +149,12 @@ async def declare(channel: AbstractChannel, *wanted: Topology) -> None:
     """
     with losses_as_failures():
         async with asyncio.timeout(DECLARE_TIMEOUT_S):
-            for exchange, kind in _all(one.exchanges for one in wanted).items():
+            for exchange, kind in _all(names.exchanges for names in wanted).items():
                 with _refusals("exchange", exchange, "declare the exchange"):
                     await channel.exchange_declare(exchange, exchange_type=kind, durable=True)
-            for queue, arguments in _all(one.queues for one in wanted).items():
+            for queue, arguments in _all(names.queues for names in wanted).items():
                 await _declare_queue(channel, queue, arguments)
-            for binding in dict.fromkeys(binding for one in wanted for binding in one.bindings):
+            for binding in dict.fromkeys(binding for names in wanted for binding in names.bindings):
                 with _refusals("queue", binding.queue, "bind the queue"):
                     await channel.queue_bind(*binding)
 
@@ -181,7 +181,7 @@ async def examine(url: str, *wanted: Topology) -> list[str]:
     async with short_connection(url, "tickwright-examine", "reading queues") as connection:
         with losses_as_failures():
             async with asyncio.timeout(DECLARE_TIMEOUT_S):
-                for queue, arguments in _all(one.queues for one in wanted).items():
+                for queue, arguments in _all(names.queues for names in wanted).items():
                     channel = await open_channel(connection)
                     try:
                         await channel.queue_declare(queue, passive=True)
@@ -288,11 +288,7 @@ def report_names(prefix: str, listener: str) -> QueueNames:
             queue: {**QUORUM, **limits, **_then(shared.dead, listener)},
             delay: {**QUORUM, "x-message-ttl": DELAY_S * 1000, **_then(shared.exchange, listener)},
         },
-        bindings=(
-            *shared.bindings,
-            Binding(queue, shared.broadcast, ""),
-            Binding(queue, shared.exchange, listener),
-        ),
+        bindings=(*shared.bindings, Binding(queue, shared.broadcast, ""), Binding(queue, shared.exchange, listener)),
         dead=shared.dead,
         exchange=shared.exchange,
         key=listener,

@@ -65,7 +65,7 @@ class RedisRunClaims:
         """Claim each run in order; earlier runs in ``runs`` count."""
         begun: list[Begun] = []
         for chunk in _chunks(runs):
-            arguments = [one for run in chunk for one in (run.task_type, run.window_s, run.at_once)]
+            arguments = [argument for run in chunk for argument in (run.task_type, run.window_s, run.at_once)]
             keys = [runs_key(self._prefix, run.entity_code) for run in chunk]
             now_s, *found = await self._redis.call(_BEGIN, keys, owner, self._lease_ms, KEEP_S, AHEAD_S, *arguments)
             begun += [
@@ -78,20 +78,20 @@ class RedisRunClaims:
         """Release the claims. A success moves the window and the last success, forward only."""
         ours: list[bool] = []
         for chunk in _chunks(ended):
-            keys = [self._carry, *(runs_key(self._prefix, one.run.entity_code) for one in chunk)]
-            arguments = [argument for one in chunk for argument in _end_arguments(one)]
+            keys = [self._carry, *(runs_key(self._prefix, end.run.entity_code) for end in chunk)]
+            arguments = [argument for end in chunk for argument in _end_arguments(end)]
             found = await self._redis.call(_END, keys, owner, KEEP_S, int(carry), *arguments)
-            ours += [bool(one) for one in found]
+            ours += [bool(is_ours) for is_ours in found]
         return ours
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
         """Renew the claims for the full lease."""
         ours: list[bool] = []
         for chunk in _chunks(held):
-            keys = [runs_key(self._prefix, one.run.entity_code) for one in chunk]
-            arguments = [argument for one in chunk for argument in (one.run.task_type, one.begun.fence)]
+            keys = [runs_key(self._prefix, end.run.entity_code) for end in chunk]
+            arguments = [argument for end in chunk for argument in (end.run.task_type, end.begun.fence)]
             found = await self._redis.call(_RENEW, keys, owner, self._lease_ms, KEEP_S, *arguments)
-            ours += [bool(one) for one in found]
+            ours += [bool(is_ours) for is_ours in found]
         return ours
 
     async def carried(self, limit: int) -> list[Success]:
@@ -112,15 +112,17 @@ class RedisRunClaims:
     async def forget(self, successes: Sequence[Success]) -> None:
         """Drop successes that the ledger has, unless a newer one has replaced them."""
         for chunk in _chunks(successes):
-            fields = [text for one in chunk for text in (_field(one.entity_code, one.task_type), _value(one))]
+            fields = [
+                text for success in chunk for text in (_field(success.entity_code, success.task_type), _value(success))
+            ]
             await self._redis.call(_FORGET, [self._carry], *fields)
 
 
-def _end_arguments(one: Ended) -> tuple[str | int, ...]:
-    run = one.run
-    succeeded = int(one.error is None and not one.released)
-    began = repr(one.begun.begun_s)
-    return run.task_type, one.begun.fence, succeeded, run.window_s, began, _field(run.entity_code, run.task_type)
+def _end_arguments(end: Ended) -> tuple[str | int, ...]:
+    run = end.run
+    succeeded = int(end.error is None and not end.released)
+    began = repr(end.begun.begun_s)
+    return run.task_type, end.begun.fence, succeeded, run.window_s, began, _field(run.entity_code, run.task_type)
 
 
 def _field(entity_code: str, task_type: str) -> str:
@@ -145,8 +147,8 @@ def _success(field: str, value: str) -> Success | None:
     return success if ours else None
 
 
-def _chunks(things: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (things[first : first + CHUNK] for first in range(0, len(things), CHUNK))
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[first : first + CHUNK] for first in range(0, len(items), CHUNK))
 
 
 _MARKS = (Mark.MINE, Mark.TAKEN, Mark.SEALED)
@@ -167,7 +169,7 @@ class RedisMarks:
         """Claim free windows. The same round trip returns the last success from the run claims."""
         claimed: list[MarkClaim] = []
         for chunk in _chunks(windows):
-            keys = [key for one in chunk for key in (self._key(one), runs_key(self._prefix, one.entity_code))]
+            keys = [key for window in chunk for key in (self._key(window), runs_key(self._prefix, window.entity_code))]
             types = [window.task_type for window in chunk]
             answer = await self._redis.call(_CLAIM, keys, token, milliseconds(lease), *types)
             pairs = zip(answer[::2], answer[1::2], strict=True)
@@ -264,7 +266,9 @@ class RedisParts:
         """Renew the lives of hashes, 500 per round trip; foreign keys stay unchanged."""
         for first in range(0, len(report_ids), TOUCHED_MAX):
             chunk = report_ids[first : first + TOUCHED_MAX]
-            await self._redis.call_each(_TOUCH, [(self.key(known), epoch, milliseconds(ttl)) for known, epoch in chunk])
+            await self._redis.call_each(
+                _TOUCH, [(self.key(report_id), epoch, milliseconds(ttl)) for report_id, epoch in chunk]
+            )
 
     async def close(self, report_id: int, status: str, *, nonce: str, ttl: timedelta) -> None:
         """Replace the hash by a tombstone; a foreign key stays unchanged."""

@@ -34,7 +34,7 @@ from tickwright.capabilities.fanout.messages import FutureVersionError, Task, re
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup, cancel_safe, end_task
-from tickwright.observe.metrics import Sample, Source
+from tickwright.observe.metrics import Sample
 from tickwright.partners import Failed, Throttled
 from tickwright.ports.fanout import Begun, Ended, Run, RunStart
 from tickwright.ports.ids import monotonic
@@ -191,6 +191,15 @@ class FanoutConsumer(LoopService):
         if age_s is None or self._claims.ticked_s is None:
             return None
         return max(age_s, monotonic() - self._claims.ticked_s)
+
+    def samples(self) -> Sequence[Sample]:
+        """Return the counts and gauges for the metrics of this process."""
+        return [
+            *(Sample("tickwright_fanout_tasks_total", n, (outcome,)) for outcome, n in sorted(self.counts.items())),
+            Sample("tickwright_fanout_running_tasks", len(self._running)),
+            Sample("tickwright_fanout_slow_entities", len(self.slow.entities)),
+            Sample("tickwright_fanout_slow_running_tasks", self.slow.running),
+        ]
 
     @property
     def running(self) -> int:
@@ -360,12 +369,6 @@ OUTCOMES = {
 }
 
 
-class Counting(Protocol):
-    """The consumer's counts of messages by result, since the start of its process."""
-
-    counts: Counter[str]
-
-
 class QueueDepth(Protocol):
     """The queue of tasks, with its known depth."""
 
@@ -386,11 +389,14 @@ class LastMinute:
         while now_s - self._seen[0][0] > MINUTE_S:
             self._seen.popleft()
         before = self._seen[0][1]
-        return {name: sum(counts.get(one, 0) - before[one] for one in ones) for name, ones in OUTCOMES.items()}
+        return {
+            name: sum(counts.get(outcome, 0) - before[outcome] for outcome in outcomes)
+            for name, outcomes in OUTCOMES.items()
+        }
 
 
 class ConsumerReporter(LoopService):
-    """Updates the ``facts`` of a process's session.
+    """Updates the ``facts`` of a process's session from the consumer's counts.
 
     ``fanout_dead_letters`` and ``fanout_queued`` keep the last count: while RabbitMQ is unavailable its dead letters
     still exist.
@@ -398,9 +404,9 @@ class ConsumerReporter(LoopService):
 
     name = "fanout-reporter"
 
-    def __init__(self, consumer: Counting, queue: QueueDepth, facts: dict[str, Any]) -> None:
+    def __init__(self, counts: Mapping[str, int], queue: QueueDepth, facts: dict[str, Any]) -> None:
         super().__init__()
-        self._consumer, self._queue, self._facts = consumer, queue, facts
+        self._counts, self._queue, self._facts = counts, queue, facts
         self._minute = LastMinute()
 
     async def _work(self) -> None:
@@ -411,7 +417,7 @@ class ConsumerReporter(LoopService):
     def report(self) -> None:
         """Write the present facts."""
         self.tick()
-        self._facts["fanout_last_minute"] = self._minute.since(self._consumer.counts, monotonic())
+        self._facts["fanout_last_minute"] = self._minute.since(self._counts, monotonic())
         queued = self._queue.queued
         if queued is not None:
             self._facts["fanout_queued"], self._facts["fanout_dead_letters"] = queued
@@ -428,22 +434,3 @@ def called(counts: Mapping[str, int]) -> dict[str, int]:
     """Return the outcomes that were calls of a module's function, for the heartbeat."""
     failed = counts.get("failed", 0) + counts.get("given_up", 0)
     return {"succeeded": counts.get("succeeded", 0), "failed": failed, "throttled": counts.get("throttled", 0)}
-
-
-def consumer_source(consumer: FanoutConsumer) -> Source:
-    """Return the metrics of a consumer."""
-
-    def read() -> Sequence[Sample]:
-        samples = [
-            Sample("tickwright_fanout_tasks_total", count, (outcome,))
-            for outcome, count in sorted(consumer.counts.items())
-        ]
-        slow = consumer.slow
-        return [
-            *samples,
-            Sample("tickwright_fanout_running_tasks", consumer.running),
-            Sample("tickwright_fanout_slow_entities", len(slow.entities)),
-            Sample("tickwright_fanout_slow_running_tasks", slow.running),
-        ]
-
-    return read

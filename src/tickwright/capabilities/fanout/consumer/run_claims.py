@@ -91,7 +91,7 @@ class LedgerRunClaims:
     async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
         """Write how runs ended and count them, in one statement. A repetition returns true again, and writes once."""
         ours: dict[int, bool] = {}
-        for numbers in _batches([one.run for one in ended]):
+        for numbers in _batches([end.run for end in ended]):
             rows = await self._fetch("end", owner, *_ended_columns([ended[number] for number in numbers]))
             self._forget(owner, [ended[number] for number in numbers])
             ours.update(zip(numbers, (row["ours"] for row in rows), strict=True))
@@ -99,16 +99,16 @@ class LedgerRunClaims:
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
         """Return which runs are still ours; their lease is the session's, which the session renews."""
-        columns = [[one.run.entity_code for one in held], [one.run.task_type for one in held]]
-        rows = await self._fetch("renew", owner, *columns, [one.begun.fence for one in held])
-        self._forget(owner, [one for one, row in zip(held, rows, strict=True) if not row["ours"]])
+        columns = [[end.run.entity_code for end in held], [end.run.task_type for end in held]]
+        rows = await self._fetch("renew", owner, *columns, [end.begun.fence for end in held])
+        self._forget(owner, [end for end, row in zip(held, rows, strict=True) if not row["ours"]])
         return [row["ours"] for row in rows]
 
     async def carry_over(self, successes: Sequence[Success]) -> None:
         """Write successes from a time without the ledger; only newer ones, so twice is harmless."""
         newest: dict[tuple[str, str], Success] = {}
-        for one in sorted(successes, key=lambda one: one.window_s):
-            newest[one.entity_code, one.task_type] = one
+        for success in sorted(successes, key=lambda success: success.window_s):
+            newest[success.entity_code, success.task_type] = success
         if newest:
             await self._fetch("carry_over", *(list(column) for column in zip(*newest.values(), strict=True)))
 
@@ -138,9 +138,9 @@ class LedgerRunClaims:
         return [_begun(row) for row in rows]
 
     def _forget(self, owner: int, runs: Sequence[Ended]) -> None:
-        for one in runs:
-            key = owner, one.run.entity_code, one.run.task_type
-            if self._fences.get(key) == one.begun.fence:
+        for end in runs:
+            key = owner, end.run.entity_code, end.run.task_type
+            if self._fences.get(key) == end.begun.fence:
                 del self._fences[key]
 
     async def _strays(self, connection: Connection, owner: int) -> int:
@@ -179,13 +179,13 @@ def _begun(row: Any) -> Begun:
 
 def _ended_columns(ended: Sequence[Ended]) -> list[list[Any]]:
     return [
-        [one.run.entity_code for one in ended],
-        [one.run.task_type for one in ended],
-        [one.begun.fence for one in ended],
-        [one.run.window_s for one in ended],
-        [one.begun.begun_s for one in ended],
-        [None if one.error is None else _UNWRITABLE.sub("�", one.error)[:ERROR_CHARS_MAX] for one in ended],
-        [one.released for one in ended],
+        [end.run.entity_code for end in ended],
+        [end.run.task_type for end in ended],
+        [end.begun.fence for end in ended],
+        [end.run.window_s for end in ended],
+        [end.begun.begun_s for end in ended],
+        [None if end.error is None else _UNWRITABLE.sub("�", end.error)[:ERROR_CHARS_MAX] for end in ended],
+        [end.released for end in ended],
     ]
 
 
@@ -226,7 +226,7 @@ class TwoStoreRunClaims:
         answers, refused = [], []
         for n, run in enumerate(runs):
             redis_begun, ledger_begun = None if in_redis is None else in_redis[n], in_ledger.get(n)
-            answer = _decided([one for one in (ledger_begun, redis_begun) if one is not None])
+            answer = _decided([begun for begun in (ledger_begun, redis_begun) if begun is not None])
             if answer.start is RunStart.BEGUN:
                 self._claims[_key(run, answer)] = _Claims(owner, redis_begun, ledger_begun)
             elif redis_begun is not None and redis_begun.start is RunStart.BEGUN:
@@ -265,21 +265,21 @@ class TwoStoreRunClaims:
 
         So it does not raise ``Unavailable``.
         """
-        claims = [self._claims_of(one, owner) for one in ended]
-        for one in ended:
-            self._claims.pop(_key(one.run, one.begun), None)
+        claims = [self._claims_of(end, owner) for end in ended]
+        for end in ended:
+            self._claims.pop(_key(end.run, end.begun), None)
         ledger = await self._ask_ledger(self.ledger.end, ended, claims)
         redis = await self._ask_redis(
             lambda redis, group, part: redis.end(part, group[0], carry=group[1]), ended, claims, ledger
         )
-        if lost := [one for n, one in enumerate(ended) if ledger.get(n) is False and redis.get(n) and _succeeded(one)]:
+        if lost := [end for n, end in enumerate(ended) if ledger.get(n) is False and redis.get(n) and _succeeded(end)]:
             with suppress(Unavailable):  # before the next runs succeed; else ``carry`` does it
-                await self._ledger_availability.ask(self.ledger.carry_over([_success(one) for one in lost]))
-        return [self._is_ours(one, claims[n], ledger.get(n), redis.get(n)) for n, one in enumerate(ended)]
+                await self._ledger_availability.ask(self.ledger.carry_over([_success(end) for end in lost]))
+        return [self._is_ours(end, claims[n], ledger.get(n), redis.get(n)) for n, end in enumerate(ended)]
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
         """Renew the claims of running tasks; one is lost if a store reports that and the other does not contradict."""
-        claims = [self._claims_of(one, owner) for one in held]
+        claims = [self._claims_of(end, owner) for end in held]
         ledger, redis = await asyncio.gather(
             self._ask_ledger(self.ledger.renew, held, claims),
             self._ask_redis(lambda redis, group, part: redis.renew(part, group[0]), held, claims, {}),
@@ -287,15 +287,15 @@ class TwoStoreRunClaims:
         if held and not ledger and not redis:
             raise Unavailable("claims_unavailable", "neither the database nor Redis answers which runs are ours")
         ours = [ledger.get(n, False) or redis.get(n, n not in ledger) for n in range(len(held))]
-        for one, kept in zip(held, ours, strict=True):
+        for end, kept in zip(held, ours, strict=True):
             if not kept:
-                self._claims.pop(_key(one.run, one.begun), None)  # it may never be ended
+                self._claims.pop(_key(end.run, end.begun), None)  # it may never be ended
         return ours
 
-    def _claims_of(self, one: Ended, owner: int) -> _Claims:
+    def _claims_of(self, end: Ended, owner: int) -> _Claims:
         """Return a run's claims. For a run that is unknown here, such as a repeated end, the stores decide."""
-        unknown = _Claims(owner, None if self._redis is None else one.begun, one.begun)
-        return self._claims.get(_key(one.run, one.begun), unknown)
+        unknown = _Claims(owner, None if self._redis is None else end.begun, end.begun)
+        return self._claims.get(_key(end.run, end.begun), unknown)
 
     async def _ask_ledger(
         self,
@@ -326,10 +326,10 @@ class TwoStoreRunClaims:
                 groups[claim.owner, not ledger.get(n)].append((n, run._replace(begun=begun)))
         return await _ask_groups(groups, self._redis_availability, lambda group, part: call(redis, group, part))
 
-    def _is_ours(self, one: Ended, claims: _Claims, ledger: bool | None, redis: bool | None) -> bool:
+    def _is_ours(self, end: Ended, claims: _Claims, ledger: bool | None, redis: bool | None) -> bool:
         """Return whether the run was ours; Redis proves it when the session was lost without the ledger."""
-        if ledger is None and (claims.ledger is not None or (redis is None and _succeeded(one))):
-            self._unwritten[_key(one.run, one.begun)] = one, claims
+        if ledger is None and (claims.ledger is not None or (redis is None and _succeeded(end))):
+            self._unwritten[_key(end.run, end.begun)] = end, claims
         if ledger or redis:
             return True
         return ledger is None and (claims.ledger is not None or redis is None)
@@ -361,14 +361,14 @@ class TwoStoreRunClaims:
             return
         unwritten = dict(self._unwritten)
         groups: dict[int, list[Ended]] = defaultdict(list)
-        for one, claims in unwritten.values():
+        for end, claims in unwritten.values():
             if claims.ledger is not None:
-                groups[claims.owner].append(one._replace(begun=claims.ledger))
-        unclaimed = [one for one, claims in unwritten.values() if claims.ledger is None]
+                groups[claims.owner].append(end._replace(begun=claims.ledger))
+        unclaimed = [end for end, claims in unwritten.values() if claims.ledger is None]
         for owner, part in groups.items():
             ours = await self._ledger_availability.ask(self.ledger.end(part, owner))
-            unclaimed += [one for one, mine in zip(part, ours, strict=True) if not mine and _succeeded(one)]
-        await self._ledger_availability.ask(self.ledger.carry_over([_success(one) for one in unclaimed]))
+            unclaimed += [end for end, mine in zip(part, ours, strict=True) if not mine and _succeeded(end)]
+        await self._ledger_availability.ask(self.ledger.carry_over([_success(end) for end in unclaimed]))
         for key in unwritten:
             self._unwritten.pop(key, None)
 
@@ -384,7 +384,7 @@ async def _ask_groups(
         if not availability.should_ask():
             break
         try:
-            found = await availability.ask(question(group, [one for _, one in numbered]))
+            found = await availability.ask(question(group, [run for _, run in numbered]))
         except Unavailable:
             break
         answers.update(zip((n for n, _ in numbered), found, strict=True))
@@ -393,7 +393,7 @@ async def _ask_groups(
 
 def _decided(begun: Sequence[Begun]) -> Begun:
     """Return the answer of the first store, with the newest last success of all."""
-    successes = [one.last_success_s for one in begun if one.last_success_s is not None]
+    successes = [claim.last_success_s for claim in begun if claim.last_success_s is not None]
     return begun[0]._replace(last_success_s=max(successes, default=None))
 
 
@@ -401,12 +401,12 @@ def _key(run: Run, begun: Begun) -> _Key:
     return run.entity_code, run.task_type, begun.fence
 
 
-def _succeeded(one: Ended) -> bool:
-    return one.error is None and not one.released
+def _succeeded(end: Ended) -> bool:
+    return end.error is None and not end.released
 
 
-def _success(one: Ended) -> Success:
-    return Success(one.run.entity_code, one.run.task_type, one.run.window_s, one.begun.begun_s)
+def _success(end: Ended) -> Success:
+    return Success(end.run.entity_code, end.run.task_type, end.run.window_s, end.begun.begun_s)
 
 
 class ClaimLostError(Exception):
@@ -487,8 +487,8 @@ class ConsumerRunClaims:
 
     async def end(self, ended: Ended) -> bool:
         """Write how a run ended, or keep it until a store answers; false if the claim was lost."""
-        for one in self._held:
-            one.ending = one.ending or (one.ended.run, one.ended.begun) == (ended.run, ended.begun)
+        for held in self._held:
+            held.ending = held.ending or (held.ended.run, held.ended.begun) == (ended.run, ended.begun)
         return await self._ends(ended)
 
     def drop(self, task_type: str, window_s: int, why: str) -> None:
@@ -527,15 +527,15 @@ class ConsumerRunClaims:
         if not held:
             return
         try:
-            ours = await self._claims.renew([one.ended for one in held], self._owner())
+            ours = await self._claims.renew([run.ended for run in held], self._owner())
         except Unavailable as error:
             _log.warning("fanout.claims_not_renewed", runs=len(held), error=error.message)
             ours = [self._session.holds()] * len(held)
-        for one, mine in zip(held, ours, strict=True):
-            if not mine and one in self._held and not one.ending:
-                _log.warning("fanout.claim_lost", run=one.ended.run)
-                one.lost = True
-                end_task(one.task)
+        for run, mine in zip(held, ours, strict=True):
+            if not mine and run in self._held and not run.ending:
+                _log.warning("fanout.claim_lost", run=run.ended.run)
+                run.lost = True
+                end_task(run.task)
 
     async def write_dropped(self) -> None:
         """Write the counts of dropped messages; those that cannot be written now are written later."""

@@ -6,7 +6,7 @@ counts from their next round on, in every process. Secrets that were written int
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -284,7 +284,7 @@ class Entities:
             facts = await connection.fetchrow(SQL["explain"], code, name)
             if facts is None:
                 raise _not_found(code)
-            [state] = [one for one in await self._states(connection, code, [name]) if one["name"] == name]
+            [state] = [row for row in await self._states(connection, code, [name]) if row["name"] == name]
         return explain(facts, state)
 
     async def put(self, code: str, request: EntityRequest, *, caller: Caller) -> StoredEntity:
@@ -317,28 +317,17 @@ class Entities:
             await connection.execute(SQL["delete_entity"], code)
             await write_audit(connection, caller, "entities.delete", f"entity:{code}", before=_shown(before))
 
-    async def pause(self, code: str, *, caller: Caller) -> EntityView:
-        """Stop polling an entity (``is_polling_enabled``); published tasks still run. Twice is harmless.
+    async def switch(self, code: str, action: Literal["pause", "enable"], *, caller: Caller) -> EntityView:
+        """Stop polling an entity, or poll it again from the current window on. Published tasks still run.
 
         Raises:
             Rejected: ``entity_not_found`` (404). Permanent.
         """
-        return await self._enable(code, caller, "pause", enabled=False)
-
-    async def enable(self, code: str, *, caller: Caller) -> EntityView:
-        """Poll an entity again, from the current window on.
-
-        Raises:
-            Rejected: ``entity_not_found`` (404). Permanent.
-        """
-        return await self._enable(code, caller, "enable", enabled=True)
-
-    async def _enable(self, code: str, caller: Caller, action: str, *, enabled: bool) -> EntityView:
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, code)
             if before is None:
                 raise _not_found(code)
-            await connection.execute(SQL["set_enabled"], code, enabled)
+            await connection.execute(SQL["set_enabled"], code, action == "enable")
             return await self._written(connection, caller, action, code, before)
 
     async def _states(self, connection: Connection, code: str, names: Sequence[str]) -> Sequence[Any]:

@@ -11,7 +11,7 @@ file::
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -156,22 +156,6 @@ class Modules:
         """
         return await self._put(name, check_module(name, settings), set_by, caller)
 
-    async def pause(self, name: str, *, caller: Caller) -> ModuleView:
-        """Stop polling entities for it; published tasks still run. Twice is harmless.
-
-        Raises:
-            Rejected: ``module_not_found`` (404). Permanent.
-        """
-        return await self._change("pause", name, caller)
-
-    async def enable(self, name: str, *, caller: Caller) -> ModuleView:
-        """Poll entities for it again, from the current window on.
-
-        Raises:
-            Rejected: ``module_not_found`` (404). Permanent.
-        """
-        return await self._change("enable", name, caller)
-
     async def _put(self, name: str, settings: ModuleSettings, set_by: str, caller: Caller) -> StoredModule:
         every_s = None if settings.every is None else settings.every // _SECOND
         timeout_ms = None if settings.timeout is None else settings.timeout // _MILLISECOND
@@ -186,7 +170,12 @@ class Modules:
                 await write_audit(connection, caller, "modules.put", f"module:{name}", before=before, after=after)
         return StoredModule(after, put is not None and put["created"])
 
-    async def _change(self, action: str, name: str, caller: Caller) -> ModuleView:
+    async def switch(self, name: str, action: Literal["pause", "enable"], *, caller: Caller) -> ModuleView:
+        """Stop polling entities for a module, or poll them again from the current window on. Published tasks still run.
+
+        Raises:
+            Rejected: ``module_not_found`` (404). Permanent.
+        """
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, name)
             if before is None:

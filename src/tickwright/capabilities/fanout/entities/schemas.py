@@ -238,18 +238,12 @@ def check_modules(given: str | list[str]) -> tuple[str, ...]:
     names = parse_modules(given if isinstance(given, str) else ",".join(given))
     bad = next((name for name in names if not MODULE_NAME.fullmatch(name)), None)
     if bad is not None:
-        raise Rejected(
-            "invalid_modules",
-            f"polling_enabled_modules: {strict_json.shown(bad)} is no name of a module; such as LOCATIONS,TARIFFS",
-            field="polling_enabled_modules",
-        )
-    if len(names) > MODULES_MAX or len(",".join(names)) > MODULES_BYTES_MAX:
-        raise Rejected(
-            "invalid_modules",
-            f"polling_enabled_modules: at most {MODULES_MAX} names, {MODULES_BYTES_MAX} characters in all",
-            field="polling_enabled_modules",
-        )
-    return names
+        problem = f"{strict_json.shown(bad)} is no name of a module; such as LOCATIONS,TARIFFS"
+    elif len(names) > MODULES_MAX or len(",".join(names)) > MODULES_BYTES_MAX:
+        problem = f"at most {MODULES_MAX} names, {MODULES_BYTES_MAX} characters in all"
+    else:
+        return names
+    raise Rejected("invalid_modules", f"polling_enabled_modules: {problem}", field="polling_enabled_modules")
 
 
 def read_columns(head: str) -> tuple[str, ...]:

@@ -338,20 +338,24 @@ class Publisher:
         lease, asked_s = _lease(window), monotonic()
         windows = [EntityWindow(code, module.name, window.start_s) for code in codes]
         claims = await self._marks.claim(windows, self._token, lease)
-        fates = {one.entity_code: _FOUND[claim.mark] for one, claim in zip(windows, claims, strict=True)}
+        fates = {claimed.entity_code: _FOUND[claim.mark] for claimed, claim in zip(windows, claims, strict=True)}
         mine = [
-            (one, claim.last_success_s) for one, claim in zip(windows, claims, strict=True) if claim.mark is Mark.MINE
+            (claimed, claim.last_success_s)
+            for claimed, claim in zip(windows, claims, strict=True)
+            if claim.mark is Mark.MINE
         ]
-        listed = await self._with_parties(module, [one.entity_code for one, _ in mine])
-        mine = [(one, last_s) for one, last_s in mine if one.entity_code in listed]
+        listed = await self._with_parties(module, [claimed.entity_code for claimed, _ in mine])
+        mine = [(claimed, last_s) for claimed, last_s in mine if claimed.entity_code in listed]
         await self._probe.reached("fanout.claimed", places=len(mine))
         if mine and monotonic() - asked_s < lease.total_seconds() / 2:
             timeout = min(PUBLISH, lease * 0.4)
-            messages = [self._message(module, window, one.entity_code, listed, last_s, timeout) for one, last_s in mine]
+            messages = [
+                self._message(module, window, claimed.entity_code, listed, last_s, timeout) for claimed, last_s in mine
+            ]
             outcomes = await self._broker.publish_many(messages)
             await self._probe.reached("fanout.published_not_sealed", places=len(mine))
             await self._settle(
-                [one for one, _ in mine], outcomes, fates, keep=timedelta(seconds=window.length_s) + SKEW
+                [claimed for claimed, _ in mine], outcomes, fates, keep=timedelta(seconds=window.length_s) + SKEW
             )
         return fates
 
@@ -409,7 +413,7 @@ class Publisher:
             await self._release(refused, refusals)
 
     async def _release(self, windows: Sequence[EntityWindow], refusals: Sequence[Refused]) -> None:
-        codes = Counter(one.code for one in refusals)
+        codes = Counter(refusal.code for refusal in refusals)
         _log.warning("fanout.messages_refused", refusals=dict(codes), reason=refusals[0].reason)
         with suppress(Unavailable):  # otherwise the claims expire
             await self._marks.release(windows, self._token)

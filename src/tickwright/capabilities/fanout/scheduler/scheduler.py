@@ -32,7 +32,7 @@ from tickwright.domain.modules import Window, window_at
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup import WakeupListener
-from tickwright.observe.metrics import Sample, Source
+from tickwright.observe.metrics import Sample
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.store.pool import UNAVAILABLE, Pool
 
@@ -64,13 +64,7 @@ class ModuleLoop:
     """
 
     def __init__(
-        self,
-        name: str,
-        publisher: Publisher,
-        clock: DbClock,
-        read: Callable[[], ModuleList | None],
-        *,
-        shift: float,
+        self, name: str, publisher: Publisher, clock: DbClock, read: Callable[[], ModuleList | None], *, shift: float
     ) -> None:
         self.name = name
         self._publisher, self._clock, self._read, self._shift = publisher, clock, read, shift
@@ -213,6 +207,18 @@ class FanoutScheduler(LoopService):
         """Entities of the current windows that are published, by any process, as far as this process knows."""
         return sum(len(loop.settled) for loop in self._loops.values())
 
+    def samples(self) -> Sequence[Sample]:
+        """Return the counts and gauges for the metrics of this process."""
+        samples = [
+            Sample("tickwright_fanout_messages_total", n, (outcome,)) for outcome, n in sorted(self.counts.items())
+        ]
+        for name, module in self.lists.modules.items():
+            samples.append(Sample("tickwright_fanout_listed_entities", len(module.entities), (name,)))
+            samples.append(Sample("tickwright_fanout_module_held_back", float(self.held_back(module)), (name,)))
+        if self.clock.known:
+            samples.append(Sample("tickwright_fanout_lists_age_seconds", monotonic() - self.lists.received_s))
+        return samples
+
     # ------------------------------------------------------------------ lists
 
     async def _refresh_until_stopped(self) -> None:
@@ -284,22 +290,3 @@ class FanoutScheduler(LoopService):
         """Return whether this process publishes nothing of a module: it is paused, or its gate is closed."""
         gate = self._gates(module.name)
         return module.is_paused or gate is False or (module.is_gated and gate is None)
-
-
-def scheduler_source(scheduler: FanoutScheduler) -> Source:
-    """Return the metrics of a scheduler."""
-
-    def read() -> Sequence[Sample]:
-        samples = [
-            Sample("tickwright_fanout_messages_total", count, (outcome,))
-            for outcome, count in sorted(scheduler.counts.items())
-        ]
-        for name, module in scheduler.lists.modules.items():
-            held_back = float(scheduler.held_back(module))
-            samples.append(Sample("tickwright_fanout_listed_entities", len(module.entities), (name,)))
-            samples.append(Sample("tickwright_fanout_module_held_back", held_back, (name,)))
-        if scheduler.clock.known:
-            samples.append(Sample("tickwright_fanout_lists_age_seconds", monotonic() - scheduler.lists.received_s))
-        return samples
-
-    return read
