@@ -86,7 +86,7 @@ def no_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
         assert producer is not None
         edges = session._produce(producer, batch)
         assert producer.flush(20) == 0
-        return Committed(edges.places(), session._partitions)
+        return Committed(edges.offsets(), session._partitions)
 
     monkeypatch.setattr(transactions._Session, "begin", begin)
     monkeypatch.setattr(transactions._Session, "send", send)
