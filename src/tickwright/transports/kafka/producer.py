@@ -5,19 +5,16 @@ the event loop in one call: a wake-up per message would cost more than the messa
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event, Thread
-from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
 from tickwright.domain.retries import RetryPolicy
-from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.transports.kafka.config import KafkaConfig, log
@@ -144,12 +141,10 @@ CLOSE_TIMEOUT_S = 2.0
 POLL_S = 0.1
 WAITING_MAX = 10_000
 WAITING_KBYTES_MAX = 65_536
-TOPICS_MAX = 4096
 PARTITIONS_MAX = 65_536
 ENVELOPE_BYTES = 512
 BYTES_MAX = 16 * 1024 * 1024
 
-T = TypeVar("T")
 TOO_LARGE = "message_too_large"
 _ACCEPTED = Accepted()
 _CUT_OFF = Unknown("connection_lost", "Kafka: the producer was closed before its answer.")
@@ -321,11 +316,6 @@ def size_of(message: Message) -> int:
     return len(message.body) + len(message.key or "") * 4 + headers + ENVELOPE_BYTES
 
 
-def unavailable(wait: Any = None) -> Refused:
-    """Return the outcome while no broker is reachable."""
-    return Refused("broker_unavailable", "No Kafka broker answers; nothing was sent.", retry_after=wait)
-
-
 class StalledPartitions:
     """Decides when another producer is tried for a stalled partition: at once, then after 30 s to ten minutes."""
 
@@ -351,148 +341,3 @@ class StalledPartitions:
             self._tries.clear()
         self._tries[key] = tries + 1, now_s + RENEW.ceiling_s(tries + 1)
         return True
-
-
-class KafkaProducers:
-    """Owns the producers: makes them on demand, replaces broken ones, and checks a topic before its first message."""
-
-    def __init__(self, settings: KafkaConfig) -> None:
-        self._settings = settings
-        self._producers: dict[bool, PolledProducer] = {}
-        self._topics: set[str] = set()
-        self._checks: dict[str, asyncio.Task[Refused | None]] = {}
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tickwright-kafka-ask")
-        self._closing: set[asyncio.Task[None]] = set()
-        self._pause = Pause()
-        self._shares = QueueShares(WAITING_MAX, WAITING_KBYTES_MAX * 1024)
-        self._stalled = StalledPartitions()
-        self._retired: list[PolledProducer] = []
-
-    async def admit(self, topic: str) -> Refused | None:
-        """Return why nothing can be sent to ``topic`` now. A deadline interrupts the wait, not the check."""
-        producer = self._producers.get(False)
-        if producer is not None and producer.up and not producer.broken and topic in self._topics:
-            return None
-        check = self._checks.get(topic)
-        if check is None:
-            wait = self._pause.remaining()
-            if wait is not None:
-                return unavailable(wait)
-            check = self._checks[topic] = asyncio.get_running_loop().create_task(self._ask(topic))
-        return await asyncio.shield(check)
-
-    async def make_room(self, message: Message, topic: str) -> None:
-        """Wait until the topic's share of the queue has room; then ``send`` or ``release`` the message."""
-        await self._shares.take(topic, size_of(message))
-
-    def release(self, message: Message, topic: str) -> None:
-        """Free the room of a message that is not sent."""
-        self._shares.release(topic, size_of(message))
-        self._shares.grant()
-
-    def send(self, topic: str, message: Message, *, alone: bool = False) -> "asyncio.Future[Outcome]":
-        """Queue a message after ``admit`` and ``make_room``."""
-        try:
-            return self._usable(alone=alone).send(topic, message)
-        except BaseException:
-            self.release(message, topic)
-            raise
-
-    def timed_out(self, topic: str) -> None:
-        """Reduce a topic to the share of stalled topics until it accepts a message."""
-        self._shares.note(topic, late=True)
-
-    def forget(self, topic: str) -> None:
-        """Check the topic again before its next message."""
-        self._topics.discard(topic)
-
-    async def reachable(self, timeout_s: float) -> bool:
-        """Whether a broker answers within ``timeout_s``."""
-        producer = self._usable()
-        if producer.up:
-            return True
-        try:
-            producer.up = await self._in_thread(lambda: producer.reach(timeout_s))
-        except KafkaException:
-            return False
-        return producer.up
-
-    async def aclose(self) -> None:
-        """Close the producers within a few seconds. Repeated calls are harmless."""
-        for task in list(self._checks.values()):
-            task.cancel()
-        producers = [*self._retired, *self._producers.values()]
-        self._retired, self._producers = [], {}
-        await asyncio.gather(*(producer.aclose() for producer in producers))
-        if self._closing:
-            await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _usable(self, *, alone: bool = False) -> PolledProducer:
-        producer = self._producers.get(alone)
-        if producer is not None and producer.broken:
-            self._start(producer.aclose())
-            producer = None
-        if producer is None:
-            producer = self._producers[alone] = PolledProducer(self._settings, self._reported, alone=alone)
-        return producer
-
-    def _reported(self, producer: PolledProducer, reports: list[Report]) -> None:
-        now_s = monotonic()
-        for sent, outcome, partition in reports:
-            self._shares.release(sent.topic, sent.size_bytes)
-            if isinstance(outcome, Accepted):
-                self._shares.note(sent.topic, late=False)
-                self._stalled.accepted(sent.topic, partition, now_s)
-            elif outcome.code == "timeout":
-                self._shares.note(sent.topic, late=True)
-                if producer in self._producers.values() and self._stalled.should_renew(
-                    sent.topic, partition, sent.sent_s, now_s
-                ):
-                    self._start(self._renew(producer, sent.topic, partition))
-        self._shares.grant()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-    async def _renew(self, producer: PolledProducer, topic: str, partition: int) -> None:
-        """Replace a producer that sends a partition's messages to a broker that does not accept them.
-
-        A recreated topic can start with a lower leader epoch, and the library keeps the old leader until it is
-        restarted. While the partition has no leader, another producer changes nothing.
-        """
-        try:
-            has_leader = await self._in_thread(lambda: producer.has_leader(topic, partition))
-        except KafkaException:
-            return
-        if not has_leader or producer not in self._producers.values() or producer.broken:
-            return
-        log.warning("kafka.producer_replaced: nothing was accepted in %s/%d, which has a leader", topic, partition)
-        self._producers = {alone: other for alone, other in self._producers.items() if other is not producer}
-        self._shares.hold(but=topic)
-        self._retired = [*(other for other in self._retired if other.alive), producer]
-        producer.retire()
-
-    async def _ask(self, topic: str) -> Refused | None:
-        producer = self._usable()
-        try:
-            error = await self._in_thread(lambda: producer.ask(topic))
-        except KafkaException:
-            self._pause.failed()
-            return unavailable()
-        finally:
-            self._checks.pop(topic, None)
-        self._pause.succeeded()
-        producer.up = True
-        outcome = outcome_of_report(error)
-        if isinstance(outcome, Accepted):
-            if len(self._topics) >= TOPICS_MAX:
-                self._topics.clear()
-            self._topics.add(topic)
-            return None
-        return outcome if isinstance(outcome, Refused) else unavailable()
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
