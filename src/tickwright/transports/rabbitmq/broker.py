@@ -14,11 +14,7 @@ from datetime import timedelta
 from itertools import repeat
 from typing import Any, TypeVar
 
-import aio_pika
 import structlog
-from aio_pika.abc import AbstractConnection
-from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
-from yarl import URL
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import AmqpTarget, parse_target
@@ -33,11 +29,11 @@ from tickwright.transports.rabbitmq.channel import (
 )
 from tickwright.transports.rabbitmq.connection import (
     CHANNEL_TIMEOUT_S,
-    CLOSE_TIMEOUT_S,
-    CONNECT_TIMEOUT_S,
     FAILURES,
-    HEARTBEAT_S,
+    Connection,
     cancel_all,
+    close_quietly,
+    connect,
     is_blocked,
     losses_as_failures,
 )
@@ -57,38 +53,11 @@ def unavailable(wait: timedelta | None = None) -> Refused:
     return Refused("broker_unavailable", reason, retry_after=wait)
 
 
-class _Sockets(TransportFactory):
-    """Opens the socket of one connection and keeps it for ``abort``."""
-
-    def __init__(self, inner: TransportFactory) -> None:
-        self._inner = inner
-        self._writer: asyncio.StreamWriter | None = None
-
-    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open the socket."""
-        reader, self._writer = await self._inner.create(url, **options)
-        return reader, self._writer
-
-    def abort(self) -> None:
-        """Abort the socket, with all unsent data. Repeated calls are harmless."""
-        if self._writer is not None:
-            self._writer.transport.abort()
-
-
-class _Connection(aio_pika.Connection):
-    """A connection that can be aborted: RabbitMQ does not answer a close on a connection that it does not read."""
-
-    def __init__(self, url: URL, *arguments: Any, **options: Any) -> None:
-        super().__init__(url, *arguments, **options)
-        self.sockets = _Sockets(TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory())
-        self.kwargs["transport_factory"] = self.sockets
-
-
 class Publisher:
     """Owns one connection and one channel per exchange.
 
-    It does not use aio-pika's robust connection: while that reconnects, a publish waits or fails, but a relay needs
-    *refused, nothing was sent* at once.
+    It does not reconnect by itself: while it did, a publish would wait or fail, but a relay needs *refused, nothing was
+    sent* at once.
 
     Args:
         observer: Every channel notifies it.
@@ -105,11 +74,10 @@ class Publisher:
         channels_max: int = CHANNELS_MAX,
         full: Refused | None = None,
     ) -> None:
-        address = URL(url)
-        self._url = address if "heartbeat" in address.query else address.update_query(heartbeat=HEARTBEAT_S)
-        self._observer, self._name, self._channels_max, self._full = observer, name, channels_max, full
-        self._connection: _Connection | None = None
-        self._connecting: asyncio.Task[_Connection | Refused] | None = None
+        self._url, self._observer, self._name = url, observer, name
+        self._channels_max, self._full = channels_max, full
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[Connection | Refused] | None = None
         self._channels: dict[tuple[str, str | None], ExchangeChannel] = {}
         self._opening: dict[tuple[str, str | None], asyncio.Task[ExchangeChannel | Refused]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -118,7 +86,7 @@ class Publisher:
     async def channel(self, exchange: str, key: str | None = None) -> ExchangeChannel | Refused:
         """Return an open channel, or a separate one for ``key``. A deadline interrupts the wait, not the opening."""
         channel = self._channels.get((exchange, key))
-        if channel is not None and channel.alive and self._alive(self._connection):
+        if channel is not None and channel.alive and self._connection is not None and not self._connection.is_closed:
             return channel
         opening = self._opening.get((exchange, key))
         if opening is None:
@@ -133,7 +101,7 @@ class Publisher:
         """Close a channel; the next call of ``channel`` opens a new one."""
         channel = self._channels.pop((exchange, key), None)
         if channel is not None:
-            self.start(_close(channel))
+            self.start(channel.aclose())
 
     def retire(self) -> None:
         """Use another connection from now on. The old one closes after its callers have their answers or gave up."""
@@ -146,9 +114,9 @@ class Publisher:
             _log.warning("rabbitmq.connection_retired", connection=self._name)
             self.start(_drain(connection, channels))
 
-    async def connection(self) -> _Connection | Refused:
+    async def connection(self) -> Connection | Refused:
         """Return the open connection, or a refusal while RabbitMQ is unavailable."""
-        if self._connection is not None and self._alive(self._connection):
+        if self._connection is not None and not self._connection.is_closed:
             return self._connection
         if self._connecting is None:
             wait = self._pause.remaining()
@@ -159,8 +127,7 @@ class Publisher:
 
     async def blocked(self) -> bool:
         """Whether RabbitMQ accepts no messages now (memory or disk alarm)."""
-        transport = None if self._connection is None else self._connection.transport
-        return await is_blocked(None if transport is None else transport.connection)
+        return await is_blocked(self._connection)
 
     async def aclose(self) -> None:
         """Close the connection within two seconds. Repeated calls are harmless."""
@@ -171,23 +138,12 @@ class Publisher:
         if connection is not None:
             await _close(connection)
 
-    @staticmethod
-    def _alive(connection: AbstractConnection | None) -> bool:
-        """Check the layer below too: aio-pika's flag does not change when the socket breaks."""
-        if connection is None or connection.is_closed or connection.transport is None:
-            return False
-        return not connection.transport.connection.is_closed
-
-    async def _connect(self) -> _Connection | Refused:
+    async def _connect(self) -> Connection | Refused:
         try:
             if self._connection is not None:
                 old, self._connection = self._connection, None
                 self.start(_close(old))
-            with losses_as_failures():
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    self._connection = await aio_pika.connect(
-                        self._url, client_properties={"connection_name": self._name}, connection_class=_Connection
-                    )
+            self._connection = await connect(self._url, self._name)
         except FAILURES:
             self._pause.failed()
             return unavailable()
@@ -227,7 +183,7 @@ class Publisher:
             idle = next((name for name, channel in self._channels.items() if channel.idle), None)
             if idle is None:
                 return False
-            self.start(_close(self._channels.pop(idle)))
+            self.start(self._channels.pop(idle).aclose())
         return True
 
     def start(self, closing: Coroutine[Any, Any, None]) -> None:
@@ -241,7 +197,7 @@ def _start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     return asyncio.get_running_loop().create_task(work)
 
 
-async def _drain(connection: _Connection, channels: Sequence[ExchangeChannel]) -> None:
+async def _drain(connection: Connection, channels: Sequence[ExchangeChannel]) -> None:
     """Wait for outstanding answers, then close."""
     try:
         with suppress(TimeoutError):
@@ -253,16 +209,11 @@ async def _drain(connection: _Connection, channels: Sequence[ExchangeChannel]) -
         connection.sockets.abort()
 
 
-async def _close(opened: _Connection | ExchangeChannel) -> None:
+async def _close(connection: Connection) -> None:
     try:
-        with losses_as_failures():
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await (opened.aclose() if isinstance(opened, ExchangeChannel) else opened.close())
-    except FAILURES:
-        pass
+        await close_quietly(connection)
     finally:
-        if isinstance(opened, _Connection):
-            opened.sockets.abort()
+        connection.sockets.abort()
 
 
 # Stalled destinations, whose confirms are late, and the connection that carries their messages.

@@ -21,13 +21,18 @@ from itertools import islice, takewhile
 from struct import Struct
 from typing import Any
 
-from aio_pika.abc import AbstractConnection
-from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity, ChannelPreconditionFailed, PublishError
-from aiormq.abc import ChannelFrame
+from aiormq.abc import AbstractConnection, ChannelFrame
 from aiormq.channel import Channel
-from aiormq.exceptions import ChannelAccessRefused
+from aiormq.exceptions import (
+    AMQPError,
+    ChannelAccessRefused,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+    PublishError,
+)
 
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
+from tickwright.transports.rabbitmq.connection import close_quietly
 
 # Frames: a persistent, mandatory message as bytes of AMQP 0-9-1. Many are joined into one write. The client library
 # builds an object for every frame, which costs twenty times as much. A test reads these bytes with the library.
@@ -169,9 +174,7 @@ class ExchangeChannel:
         cls, connection: AbstractConnection, exchange: str, observer: ConfirmObserver
     ) -> "ExchangeChannel | Refused":
         """Open a channel and check that the exchange exists. The caller sets the timeout."""
-        if connection.transport is None:
-            raise ConnectionError
-        channel = await connection.transport.connection.channel(publisher_confirms=True, on_return_raises=True)
+        channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
         if not isinstance(channel, Channel):
             raise TypeError(channel)
         try:
@@ -281,8 +284,8 @@ class ExchangeChannel:
             drained.cancel()
 
     async def aclose(self) -> None:
-        """Close the channel; the caller sets the timeout. Repeated calls are harmless."""
-        await self._channel.close()
+        """Close the channel within two seconds. Repeated calls are harmless."""
+        await close_quietly(self._channel)
 
     def _bytes(self, publications: Sequence[Publication]) -> bytes:
         number, bytes_max = self._channel.number, self._channel.max_content_size

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiormq
-from aio_pika.exceptions import AMQPError
 from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
+from aiormq.exceptions import AMQPError
 from pamqp import decode
 from pamqp.commands import Basic
 from yarl import URL
@@ -42,7 +43,7 @@ def losses_as_failures() -> Iterator[None]:
         raise
 
 
-# Reading and forwarding of messages of unknown origin, one layer below aio-pika.
+# Reading and forwarding of messages of unknown origin.
 #
 # RabbitMQ checks a few properties of a message and passes the bytes of the others through. This module omits properties
 # that it cannot decode: a message that breaks the connection would be redelivered on the next one.
@@ -138,14 +139,42 @@ def unanswered(doing: str) -> Unavailable:
     return Unavailable("rabbitmq_unavailable", f"RabbitMQ did not answer while {doing}.")
 
 
-async def connect(url: str, name: str) -> AbstractConnection:
+class _Sockets(TransportFactory):
+    """Opens the socket of one connection and keeps it for ``abort``."""
+
+    def __init__(self, inner: TransportFactory) -> None:
+        self._inner = inner
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open the socket."""
+        reader, self._writer = await self._inner.create(url, **options)
+        return reader, self._writer
+
+    def abort(self) -> None:
+        """Abort the socket, with all unsent data. Repeated calls are harmless."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+
+class Connection(aiormq.Connection):
+    """A connection that can be aborted: RabbitMQ does not answer a close on a connection that it does not read."""
+
+    def __init__(self, url: URL, **options: Any) -> None:
+        self.sockets = _Sockets(TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory())
+        super().__init__(url, transport_factory=self.sockets, **options)
+
+
+async def connect(url: str, name: str) -> Connection:
     """Return a new connection with this name, within five seconds. Raises one of ``FAILURES``: retry after a pause."""
     address = URL(url)
     if "heartbeat" not in address.query:
         address = address.update_query(heartbeat=HEARTBEAT_S)
+    connection = Connection(address, client_properties={"connection_name": name})
     with losses_as_failures():
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            return await aiormq.connect(address, client_properties={"connection_name": name})
+            await connection.connect()
+    return connection
 
 
 async def is_blocked(connection: AbstractConnection | None) -> bool:
