@@ -23,7 +23,7 @@ from tickwright.capabilities.fanout.entities.schemas import (
     StoredModule,
 )
 from tickwright.domain.errors import Rejected
-from tickwright.domain.field_readers import Reader, bad, lasting, read_fields
+from tickwright.domain.field_readers import Reader, bad, flag, lasting, read_fields
 from tickwright.domain.modules import MODULE_NAME
 from tickwright.domain.time_texts import DURATION_MAX, format_duration
 from tickwright.ports.caller import Caller
@@ -35,7 +35,6 @@ EVERY_DEFAULT = timedelta(minutes=15)
 EVERY_MAX = timedelta(days=1)
 TIMEOUT_DEFAULT = timedelta(seconds=60)
 TIMEOUT_MAX = timedelta(minutes=25)
-TIMEOUT_MIN = timedelta(milliseconds=10)
 _duration = lasting(timedelta(), DURATION_MAX)
 
 
@@ -70,35 +69,33 @@ def check_module(name: str, table: Any, *, where: str = "module") -> ModuleSetti
     return settings
 
 
-def _read_every(value: Any) -> timedelta:
-    every: timedelta = _duration(value)
-    if not timedelta(seconds=1) <= every <= EVERY_MAX:
-        raise bad("between 1s and 1d")
-    if every % timedelta(seconds=1):
-        raise bad("whole seconds: a window is known by the second in which it begins")
-    return every
+def _within(low: timedelta, high: timedelta, step: timedelta, *, between: str, steps: str) -> Reader:
+    def read(value: Any) -> timedelta:
+        length: timedelta = _duration(value)
+        if not low <= length <= high:
+            raise bad(f"between {between}")
+        if length % step:
+            raise bad(f"whole {steps}")
+        return length
+
+    return read
 
 
-def _read_timeout(value: Any) -> timedelta:
-    timeout: timedelta = _duration(value)
-    if not TIMEOUT_MIN <= timeout <= TIMEOUT_MAX:
-        raise bad("between 10ms and 25m: RabbitMQ takes a message back that is not acknowledged within 30 minutes")
-    if timeout % timedelta(milliseconds=1):
-        raise bad("whole milliseconds")
-    return timeout
-
-
-def _read_gated(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise bad("true or false")
-    return value
-
-
-_READERS: Mapping[str, Reader] = {"every": _read_every, "timeout": _read_timeout, "gated": _read_gated}
+_SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
+_READERS: Mapping[str, Reader] = {
+    "every": _within(
+        _SECOND, EVERY_MAX, _SECOND, between="1s and 1d",
+        steps="seconds: a window is known by the second in which it begins",
+    ),
+    "timeout": _within(
+        10 * _MILLISECOND, TIMEOUT_MAX, _MILLISECOND, steps="milliseconds",
+        between="10ms and 25m: RabbitMQ takes a message back that is not acknowledged within 30 minutes",
+    ),
+    "gated": flag,
+}  # fmt: skip
 
 
 _SQL = load("tickwright.capabilities.fanout.sql", "modules.sql")
-_SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 
 
 class Modules:
@@ -194,15 +191,10 @@ class Modules:
 
 def _view(row: Any) -> ModuleView:
     return ModuleView(
-        name=row["name"],
-        every=format_duration(timedelta(seconds=row["interval_seconds"])),
-        timeout=format_duration(timedelta(milliseconds=row["timeout_ms"])),
-        gated=row["is_gated"],
-        set_by=row["set_by"],
-        paused_at=row["paused_at"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
+        name=row["name"], every=format_duration(timedelta(seconds=row["interval_seconds"])),
+        timeout=format_duration(timedelta(milliseconds=row["timeout_ms"])), gated=row["is_gated"], set_by=row["set_by"],
+        paused_at=row["paused_at"], created_at=row["created_at"], updated_at=row["updated_at"],
+    )  # fmt: skip
 
 
 def _not_found(name: str) -> Rejected:

@@ -335,28 +335,22 @@ class Publisher:
         Raises:
             Unavailable: No store of marks answers, or there is no key to sign with. Retry.
         """
-        lease, asked_s = _lease(window), monotonic()
-        windows = [EntityWindow(code, module.name, window.start_s) for code in codes]
-        claims = await self._marks.claim(windows, self._token, lease)
-        fates = {claimed.entity_code: _FOUND[claim.mark] for claimed, claim in zip(windows, claims, strict=True)}
-        mine = [
-            (claimed, claim.last_success_s)
-            for claimed, claim in zip(windows, claims, strict=True)
-            if claim.mark is Mark.MINE
-        ]
-        listed = await self._with_parties(module, [claimed.entity_code for claimed, _ in mine])
-        mine = [(claimed, last_s) for claimed, last_s in mine if claimed.entity_code in listed]
-        await self._probe.reached("fanout.claimed", places=len(mine))
-        if mine and monotonic() - asked_s < lease.total_seconds() / 2:
+        lease, begun_s = _lease(window), monotonic()
+        windows = {code: EntityWindow(code, module.name, window.start_s) for code in codes}
+        claims = dict(zip(windows, await self._marks.claim([*windows.values()], self._token, lease), strict=True))
+        fates = {code: _FOUND[claim.mark] for code, claim in claims.items()}
+        listed = await self._with_parties(module, [code for code, claim in claims.items() if claim.mark is Mark.MINE])
+        await self._probe.reached("fanout.claimed", places=len(listed))
+        if listed and monotonic() - begun_s < lease.total_seconds() / 2:
             timeout = min(PUBLISH, lease * 0.4)
             messages = [
-                self._message(module, window, claimed.entity_code, listed, last_s, timeout) for claimed, last_s in mine
+                self._message(module, window, code, entity, claims[code].last_success_s, timeout)
+                for code, entity in listed.items()
             ]
             outcomes = await self._broker.publish_many(messages)
-            await self._probe.reached("fanout.published_not_sealed", places=len(mine))
-            await self._settle(
-                [claimed for claimed, _ in mine], outcomes, fates, keep=timedelta(seconds=window.length_s) + SKEW
-            )
+            await self._probe.reached("fanout.published_not_sealed", places=len(listed))
+            keep = timedelta(seconds=window.length_s) + SKEW
+            await self._settle([windows[code] for code in listed], outcomes, fates, keep=keep)
         return fates
 
     async def _with_parties(self, module: ModuleList, codes: Sequence[str]) -> Mapping[str, ListedEntity]:
@@ -368,15 +362,9 @@ class Publisher:
         return {code: entry for code, entry in listed.items() if entry.party}
 
     def _message(  # noqa: PLR0917  what a message is made of
-        self,
-        module: ModuleList,
-        window: Window,
-        code: str,
-        all_listed: Mapping[str, ListedEntity],
-        last_success_s: float | None,
+        self, module: ModuleList, window: Window, code: str, listed: ListedEntity, last_success_s: float | None,
         timeout: timedelta,
-    ) -> Message:
-        listed = all_listed[code]
+    ) -> Message:  # fmt: skip
         successes = [at_s for at_s in (last_success_s, module.last_success_s.get(code)) if at_s is not None]
         last_s = max(successes, default=None)
         message_id, body = write_task(
@@ -386,13 +374,9 @@ class Publisher:
         return Message(message_id, self._destination, body, headers=signed, timeout=timeout)
 
     async def _settle(
-        self,
-        windows: Sequence[EntityWindow],
-        outcomes: Sequence[Outcome],
-        fates: dict[str, EntityOutcome],
-        *,
+        self, windows: Sequence[EntityWindow], outcomes: Sequence[Outcome], fates: dict[str, EntityOutcome], *,
         keep: timedelta,
-    ) -> None:
+    ) -> None:  # fmt: skip
         done, refused, refusals = [], [], []
         for window, outcome in zip(windows, outcomes, strict=True):
             if isinstance(outcome, Accepted):
