@@ -149,7 +149,7 @@ def _row(message: Message) -> _Row:
         raise Rejected("invalid_message", text)
     headers = json.dumps(dict(message.headers), ensure_ascii=False)
     for text in (message.id, message.key or "", headers, message.content_type):
-        if "\x00" in text or "\\u0000" in text or _SURROGATE.search(text):
+        if "\x00" in text or "\\u0000" in text or (not text.isascii() and _SURROGATE.search(text)):
             raise Rejected("unsupported_character", "PostgreSQL stores neither NUL nor lone surrogates.")
     return topic, message.id, message.key, headers, message.content_type, bytes(message.body)
 
@@ -365,7 +365,7 @@ class PostgresTaskQueue(LoopService):
     async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
         """Move it to the dead letters."""
         sendable = text.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
-        return await self._settle(delivery, "bury_task", reason, sendable)
+        return await self._settle(delivery, "dead_letter_task", reason, sendable)
 
     async def release(self, delivery: Delivery) -> None:
         """Return it to the queue at once."""

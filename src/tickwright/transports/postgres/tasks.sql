@@ -7,7 +7,7 @@ UPDATE tickwright.messages
  WHERE seq = $1 AND fence = $2 AND status = 'ready'
 RETURNING seq;
 
--- name: bury_task
+-- name: dead_letter_task
 -- Dead-letter a message with its reason. Index: messages_pkey.
 UPDATE tickwright.messages
    SET status = 'dead', finished_at = clock_timestamp(), fence = fence + 1, error = left($4, 1000),

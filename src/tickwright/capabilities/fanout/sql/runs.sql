@@ -18,7 +18,7 @@ WITH mine AS MATERIALIZED (
   SELECT c.entity_code, c.task_type
     FROM tickwright.fanout_cursors c JOIN tickwright.workers w ON w.id = c.owner AND w.lost_at IS NULL
    WHERE c.entity_code = ANY ($2::text[])
-), asked AS MATERIALIZED (
+), requested AS MATERIALIZED (
   SELECT u.n, u.entity_code, u.task_type, to_timestamp(u.window_s) AS window_at, u.at_once, c.last_success_at,
          CASE WHEN c.last_error IS DISTINCT FROM $7 THEN NULL WHEN c.failures > 0 THEN 0
               ELSE date_part('epoch', clock_timestamp() - c.last_error_at) END AS since_timeout_s,
@@ -31,7 +31,7 @@ WITH mine AS MATERIALIZED (
     LEFT JOIN tickwright.fanout_cursors c ON c.entity_code = u.entity_code AND c.task_type = u.task_type
 ), wanted AS (
   SELECT a.*, row_number() OVER (PARTITION BY a.entity_code ORDER BY a.n) AS place
-    FROM asked a, mine WHERE NOT a.done AND NOT a.busy
+    FROM requested a, mine WHERE NOT a.done AND NOT a.busy
 ), claimed AS (
   INSERT INTO tickwright.fanout_cursors AS c (entity_code, task_type, fence, owner, running_window_at, running_since)
   SELECT w.entity_code, w.task_type, (date_part('epoch', clock_timestamp()) * 1000000)::bigint, $1, w.window_at, clock_timestamp()
@@ -46,7 +46,7 @@ WITH mine AS MATERIALIZED (
 SELECT c.fence, a.done, date_part('epoch', coalesce(c.running_since, clock_timestamp())) AS begun_s,
        CASE WHEN a.last_success_at <= clock_timestamp() + interval '1 minute' THEN date_part('epoch', a.last_success_at) END
          AS last_success_s, a.since_timeout_s
-  FROM asked a LEFT JOIN claimed c USING (entity_code, task_type) ORDER BY a.n;
+  FROM requested a LEFT JOIN claimed c USING (entity_code, task_type) ORDER BY a.n;
 
 -- name: end
 -- End runs of the session $1: run i is of entity $2[i], task type $3[i], fence $4[i], of the window from second $5[i] on, and began at
