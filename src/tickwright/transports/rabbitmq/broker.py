@@ -30,7 +30,7 @@ from tickwright.transports.rabbitmq.channel import (
 from tickwright.transports.rabbitmq.connection import (
     CHANNEL_TIMEOUT_S,
     FAILURES,
-    Connection,
+    AbortableConnection,
     cancel_all,
     close_quietly,
     connect,
@@ -76,8 +76,8 @@ class Publisher:
     ) -> None:
         self._url, self._observer, self._name = url, observer, name
         self._channels_max, self._full = channels_max, full
-        self._connection: Connection | None = None
-        self._connecting: asyncio.Task[Connection | Refused] | None = None
+        self._connection: AbortableConnection | None = None
+        self._connecting: asyncio.Task[AbortableConnection | Refused] | None = None
         self._channels: dict[tuple[str, str | None], ExchangeChannel] = {}
         self._opening: dict[tuple[str, str | None], asyncio.Task[ExchangeChannel | Refused]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -114,7 +114,7 @@ class Publisher:
             _log.warning("rabbitmq.connection_retired", connection=self._name)
             self.start(_drain(connection, channels))
 
-    async def connection(self) -> Connection | Refused:
+    async def connection(self) -> AbortableConnection | Refused:
         """Return the open connection, or a refusal while RabbitMQ is unavailable."""
         if self._connection is not None and not self._connection.is_closed:
             return self._connection
@@ -138,7 +138,7 @@ class Publisher:
         if connection is not None:
             await _close(connection)
 
-    async def _connect(self) -> Connection | Refused:
+    async def _connect(self) -> AbortableConnection | Refused:
         try:
             if self._connection is not None:
                 old, self._connection = self._connection, None
@@ -197,7 +197,7 @@ def _start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     return asyncio.get_running_loop().create_task(work)
 
 
-async def _drain(connection: Connection, channels: Sequence[ExchangeChannel]) -> None:
+async def _drain(connection: AbortableConnection, channels: Sequence[ExchangeChannel]) -> None:
     """Wait for outstanding answers, then close."""
     try:
         with suppress(TimeoutError):
@@ -209,7 +209,7 @@ async def _drain(connection: Connection, channels: Sequence[ExchangeChannel]) ->
         connection.sockets.abort()
 
 
-async def _close(connection: Connection) -> None:
+async def _close(connection: AbortableConnection) -> None:
     try:
         await close_quietly(connection)
     finally:

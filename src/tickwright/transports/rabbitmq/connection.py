@@ -157,7 +157,7 @@ class _Sockets(TransportFactory):
             self._writer.transport.abort()
 
 
-class Connection(aiormq.Connection):
+class AbortableConnection(aiormq.Connection):
     """A connection that can be aborted: RabbitMQ does not answer a close on a connection that it does not read."""
 
     def __init__(self, url: URL, **options: Any) -> None:
@@ -165,12 +165,12 @@ class Connection(aiormq.Connection):
         super().__init__(url, transport_factory=self.sockets, **options)
 
 
-async def connect(url: str, name: str) -> Connection:
+async def connect(url: str, name: str) -> AbortableConnection:
     """Return a new connection with this name, within five seconds. Raises one of ``FAILURES``: retry after a pause."""
     address = URL(url)
     if "heartbeat" not in address.query:
         address = address.update_query(heartbeat=HEARTBEAT_S)
-    connection = Connection(address, client_properties={"connection_name": name})
+    connection = AbortableConnection(address, client_properties={"connection_name": name})
     with losses_as_failures():
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect()
