@@ -70,15 +70,15 @@ class Api:
             fast = self._fast.get(scope["path"])
             if fast is not None and scope["method"] == "POST":
                 with self._changing():
-                    await self._meet(scope)
+                    await self._authenticate(scope)
                     with _counted(scope):
-                        await fast(scope, receive, send.as_it_is)
+                        await fast(scope, receive, send.send_unchanged)
                 return
             await self._route(scope, receive, send)
         except (ClientGone, Abandoned):
             _log.info("api.client_gone", path=scope["path"][:100])
         except Exception as error:  # noqa: BLE001  the boundary of a request: the error becomes an answer
-            await _tell(error, scope, send, self._context.cookie_path)
+            await _answer_error(error, scope, send, self._context.cookie_path)
 
     async def _route(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
         if "\0" in scope["path"]:
@@ -86,11 +86,11 @@ class Api:
         if is_open(scope["method"], scope["path"]):
             let_see(allowed=True, whole=False)
         else:
-            await self._meet(scope)
+            await self._authenticate(scope)
         with self._bounds(scope["method"], scope["path"]), _counted(scope):
             await self.framework(scope, receive, send)
 
-    async def _meet(self, scope: Scope) -> None:
+    async def _authenticate(self, scope: Scope) -> None:
         """Authenticate the caller, and set what it sees."""
         caller = scope[CALLER] = await caller_of(self._auth, scope)
         let_see(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)
@@ -139,13 +139,13 @@ class _Guarded:
             message["headers"] = [*message["headers"], *(pair for pair in SAFE_HEADERS if pair[0] not in names)]
         await self._send(message)
 
-    async def as_it_is(self, message: MutableMapping[str, Any]) -> None:
+    async def send_unchanged(self, message: MutableMapping[str, Any]) -> None:
         """Pass on an answer that already has all headers."""
         self.begun = True
         await self._send(message)
 
 
-async def _tell(error: Exception, scope: Scope, send: _Guarded, cookie_path: str) -> None:
+async def _answer_error(error: Exception, scope: Scope, send: _Guarded, cookie_path: str) -> None:
     ours = translate(error, of_a_change=scope["method"] not in SAFE_METHODS)
     if isinstance(ours, Unavailable):  # expected; a stack trace would not help
         _log.warning("api.unavailable", code=ours.code, path=scope["path"][:100], error=repr(error)[:500])
@@ -254,7 +254,7 @@ def _open_routes(readiness: Callable[[], Awaitable[Readiness]], metrics: Callabl
 
 
 async def _as_problem(request: Request, error: Exception) -> Response:
-    status, headers, body = problem(_named(request, error))
+    status, headers, body = problem(_as_ours(request, error))
     made = Response(body, status)
     made.raw_headers = headers
     return made
@@ -275,7 +275,7 @@ def _routes(router: Any) -> Iterator[Route]:
             yield from _routes(inner)
 
 
-def _named(request: Request, error: Exception) -> TickwrightError:
+def _as_ours(request: Request, error: Exception) -> TickwrightError:
     match error:
         case TickwrightError():
             return error

@@ -83,7 +83,7 @@ class Authenticator:
         given = [value for name, value in headers if name == b"authorization"]
         bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
         if bearer is None:
-            raise stranger("send Authorization: Bearer tw_…")
+            raise unauthenticated("send Authorization: Bearer tw_…")
         return await self.holder(bearer[1].decode())
 
     async def holder(self, key: str) -> Caller:
@@ -94,7 +94,7 @@ class Authenticator:
             cached = await self._lookups(digest)
             if cached is None:
                 _log.warning("api.unknown_key", prefix=key[:PREFIX_CHARS])
-                raise stranger("this key or session is unknown, expired or revoked")
+                raise unauthenticated("this key or session is unknown, expired or revoked")
         self._count_request(cached, monotonic())  # read the clock again after the lookup
         return cached.caller
 
@@ -176,7 +176,7 @@ async def caller_of(auth: Authenticator, scope: MutableMapping[str, Any]) -> Cal
     scope[COOKIE_SHOWN] = True
     token = shown[0]
     if token is None or len(shown) > 1:
-        raise stranger("the session's cookie is no token, or there are two of it; sign in again")
+        raise unauthenticated("the session's cookie is no token, or there are two of it; sign in again")
     if scope["method"] not in SAFE_METHODS:
         check_change(headers, token)
     caller = await auth.holder(token)
@@ -184,6 +184,6 @@ async def caller_of(auth: Authenticator, scope: MutableMapping[str, Any]) -> Cal
     return caller
 
 
-def stranger(message: str) -> Rejected:
+def unauthenticated(message: str) -> Rejected:
     """Return the refusal of an unknown caller."""
     return Rejected("unauthenticated", message, status=401)

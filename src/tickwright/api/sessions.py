@@ -17,7 +17,7 @@ import structlog
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from tickwright.api.auth import CSRF, Authenticator, stranger
+from tickwright.api.auth import CSRF, Authenticator, unauthenticated
 from tickwright.api.context import ApiContext
 from tickwright.api.cookies import (
     IDLE,
@@ -248,7 +248,7 @@ class _SignIn:
     async def open(self, key: str, request: Request) -> tuple[Caller, str]:
         try:
             if not is_key(key):
-                raise stranger("this is no API key; one begins with tw_ and has 46 characters")
+                raise unauthenticated("this is no API key; one begins with tw_ and has 46 characters")
             caller = await self._auth.holder(key)
         except Rejected as error:
             if error.http_status == 401:

@@ -37,8 +37,8 @@ _TYPES = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-_PACKED_ALREADY = frozenset({".png", ".woff2", ".ico"})
-_WORTH_IT = 0.9
+_COMPRESSED_TYPES = frozenset({".png", ".woff2", ".ico"})
+_GZIP_RATIO_MAX = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def build_of(files: Mapping[str, StaticFile]) -> str:
 
 def _read(file: Path) -> StaticFile:
     body = file.read_bytes()
-    packed = None if file.suffix in _PACKED_ALREADY else gzip.compress(body, 9, mtime=0)
-    if packed is not None and len(packed) > _WORTH_IT * len(body):
+    packed = None if file.suffix in _COMPRESSED_TYPES else gzip.compress(body, 9, mtime=0)
+    if packed is not None and len(packed) > _GZIP_RATIO_MAX * len(body):
         packed = None
     return StaticFile(_TYPES[file.suffix].encode(), _variant(body), None if packed is None else _variant(packed))
 
@@ -93,7 +93,7 @@ Headers = list[tuple[bytes, bytes]]
 NONCE, BASE = b"%NONCE%", b"%BASE%"
 NONCE_BYTES = 18
 FOR_EVER = b"public, max-age=31536000, immutable"
-ASK_AGAIN = b"no-cache"
+REVALIDATE = b"no-cache"
 NEVER = b"no-store"
 _FEATURES = ("camera", "display-capture", "geolocation", "hid", "microphone", "midi", "payment", "serial", "usb")
 SAFE: Headers = [
@@ -142,22 +142,22 @@ class Page:
 
     def _answer(self, method: str, path: str, given: Headers) -> tuple[int, Headers, bytes]:
         if method not in {"GET", "HEAD"}:
-            return _said(405, b"this address answers to GET and HEAD\n", (b"allow", b"GET, HEAD"))
-        if _is_doubtful(path):
-            return _said(404, b"there is nothing at this address\n")
+            return _text_answer(405, b"this address answers to GET and HEAD\n", (b"allow", b"GET, HEAD"))
+        if _is_unsafe(path):
+            return _text_answer(404, b"there is nothing at this address\n")
         name = path[1:]
         versioned = name.startswith(self._build)
         file = self._files.get(ASSETS + name.removeprefix(self._build) if versioned else name)
         if file is not None and name != INDEX:
-            return _file(file, given, FOR_EVER if versioned else ASK_AGAIN)
+            return _file(file, given, FOR_EVER if versioned else REVALIDATE)
         if name.startswith(ASSETS) or ("/" not in name and name != INDEX and has_known_type(name)):
-            return _said(404, b"there is no such file; reload the page, it may be of another release\n")
+            return _text_answer(404, b"there is no such file; reload the page, it may be of another release\n")
         return self._index()
 
     def _index(self) -> tuple[int, Headers, bytes]:
         index = self._files.get(INDEX)
         if index is None:
-            return _said(503, _NOT_BUILT)
+            return _text_answer(503, _NOT_BUILT)
         nonce = random_token(NONCE_BYTES)
         body = index.plain.body.replace(NONCE, nonce.encode()).replace(BASE, self._base)
         body = body.replace(f'"./{ASSETS}'.encode(), f'"./{self._build}'.encode())
@@ -173,7 +173,7 @@ def _file(file: StaticFile, given: Headers, kept: bytes) -> tuple[int, Headers, 
         (b"vary", b"accept-encoding"),
         (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
     ]
-    if _has(chosen, given):
+    if _is_current(chosen, given):
         return 304, headers, b""
     headers.append((b"content-type", file.content_type))
     if chosen is not file.plain:
@@ -181,11 +181,11 @@ def _file(file: StaticFile, given: Headers, kept: bytes) -> tuple[int, Headers, 
     return 200, headers, chosen.body
 
 
-def _said(status: int, text: bytes, *more: tuple[bytes, bytes]) -> tuple[int, Headers, bytes]:
+def _text_answer(status: int, text: bytes, *more: tuple[bytes, bytes]) -> tuple[int, Headers, bytes]:
     return status, [(b"content-type", _TEXT), (b"cache-control", NEVER), *more], text
 
 
-def _is_doubtful(path: str) -> bool:
+def _is_unsafe(path: str) -> bool:
     """Whether a path cannot come from our links: empty steps, steps up, characters that servers read differently."""
     odd = any(ord(character) < 0x20 or character in "\\\x7f" for character in path)
     steps = path[1:].split("/")
@@ -194,16 +194,16 @@ def _is_doubtful(path: str) -> bool:
 
 
 def _takes_gzip(given: Headers) -> bool:
-    for offer in _list(given, b"accept-encoding"):
+    for offer in _values(given, b"accept-encoding"):
         name, _, weight = offer.partition(b";")
         if name.strip().lower() in {b"gzip", b"*"}:
             return weight.replace(b" ", b"").rstrip(b"0").rstrip(b".") not in {b"q=", b"q=0"}
     return False
 
 
-def _has(variant: Variant, given: Headers) -> bool:
-    return any(tag.removeprefix(b"W/") in {variant.etag, b"*"} for tag in _list(given, b"if-none-match"))
+def _is_current(variant: Variant, given: Headers) -> bool:
+    return any(tag.removeprefix(b"W/") in {variant.etag, b"*"} for tag in _values(given, b"if-none-match"))
 
 
-def _list(given: Headers, name: bytes) -> Iterator[bytes]:
+def _values(given: Headers, name: bytes) -> Iterator[bytes]:
     return (piece.strip() for found, value in given if found == name for piece in value.split(b","))

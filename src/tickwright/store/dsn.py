@@ -17,15 +17,15 @@ _URL = re.compile(
 )
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:]*)(?::(?P<port>\d{1,5}))?")
 _QUERY_PASSWORD = re.compile(r"(?i)((?:^|&)(?:ssl)?password=)[^&]*")
-_WANTED = re.compile(r"(?:^|&)target_session_attrs=([^&]*)")
-_STANDBY = frozenset({"standby", "read-only", "prefer-standby"})
-_NO_SETTING = re.compile(
+_TARGET_SESSION = re.compile(r"(?:^|&)target_session_attrs=([^&]*)")
+_STANDBY_ATTRIBUTES = frozenset({"standby", "read-only", "prefer-standby"})
+_LIBPQ_ONLY = re.compile(
     "hostaddr|connect_timeout|client_encoding|fallback_application_name|keepalives.*|tcp_user_timeout|load_balance_hosts"
     "|(?:channel_binding|gssencmode|gssdelegation|sslcertmode|sslcompression|sslsni)|(?:min|max)_protocol_version"
 )
 """Parameters that only libpq reads. asyncpg would send them to the server as settings, which refuses them."""
 
-_NOT_KEPT = re.compile(
+_UNSUPPORTED = re.compile(
     "(?:channel_binding|gssencmode|sslcertmode)=require|(?:require_auth|requirepeer|requiressl|scram_.*|oauth_.*)=.*"
 )
 """Demands that asyncpg cannot fulfil: the connection would be less safe than the URL requires."""
@@ -59,9 +59,9 @@ def check_primary_url(url: str) -> None:
         Rejected: ``invalid_database_url``. Permanent.
     """
     check_url(url)
-    wanted = _WANTED.search(_parts(url)["query"])
-    if wanted and wanted[1] in _STANDBY:
-        text = f"target_session_attrs={wanted[1]} asks for a standby; leave it out, or write read-write"
+    target = _TARGET_SESSION.search(_parts(url)["query"])
+    if target and target[1] in _STANDBY_ATTRIBUTES:
+        text = f"target_session_attrs={target[1]} asks for a standby; leave it out, or write read-write"
         raise Rejected("invalid_database_url", text)
 
 
@@ -80,24 +80,24 @@ def servers(url: str) -> list[Server]:
     parts = _parts(url)
     query = dict(word.partition("=")[::2] for word in parts["query"].split("&") if word)
     hosts = [_HOST_PORT.fullmatch(host) for host in parts["hosts"].split(",")]
-    places = [(found["host"], found["port"] or "") for found in hosts if found]
+    addresses = [(found["host"], found["port"] or "") for found in hosts if found]
     if "host" in query:
-        places = [(host, "") for host in unquote(query.pop("host")).split(",")]
+        addresses = [(host, "") for host in unquote(query.pop("host")).split(",")]
     if "port" in query:
         ports = unquote(query.pop("port")).split(",")
-        if len(ports) not in {1, len(places)} or not all(not port or _is_port(port) for port in ports):
+        if len(ports) not in {1, len(addresses)} or not all(not port or _is_port(port) for port in ports):
             raise Rejected("invalid_database_url", f"port={','.join(ports)} is not one port, or one for each host")
-        each = ports * len(places) if len(ports) == 1 else ports
-        places = [(host, port) for (host, _), port in zip(places, each, strict=True)]
+        each = ports * len(addresses) if len(ports) == 1 else ports
+        addresses = [(host, port) for (host, _), port in zip(addresses, each, strict=True)]
     timeout = query.get("connect_timeout", "")
     timeout_s = int(timeout) or None if timeout.isdecimal() else None
-    kept = [f"{name}={value}" for name, value in query.items() if not _NO_SETTING.fullmatch(name)]
+    kept = [f"{name}={value}" for name, value in query.items() if not _LIBPQ_ONLY.fullmatch(name)]
     who = parts["who"] and f"{parts['who']}@"
     path = parts["path"].removesuffix("/")
-    return [Server(_spelled(who, host, port, path, kept), timeout_s) for host, port in places]
+    return [Server(_server_url(who, host, port, path, kept), timeout_s) for host, port in addresses]
 
 
-def _spelled(who: str, host: str, port: str, path: str, query: list[str]) -> str:
+def _server_url(who: str, host: str, port: str, path: str, query: list[str]) -> str:
     """Return the URL of one server. The folder of a socket becomes a parameter, because no authority holds a slash."""
     if unquote(host).startswith(("/", "@")):
         query = [*query, f"host={quote(unquote(host))}", *([f"port={port}"] if port else [])]
@@ -122,7 +122,7 @@ def _parts(url: str) -> Mapping[str, str]:
     if not found["scheme"].startswith("postgres"):
         raise Rejected("invalid_database_url", f"{found['scheme']}:// is not PostgreSQL; use postgresql://…")
     for word in (found["query"] or "").split("&"):
-        if _NOT_KEPT.fullmatch(word):
+        if _UNSUPPORTED.fullmatch(word):
             text = f"{word.partition('=')[0]} of a database URL is not supported; use sslmode=verify-full"
             raise Rejected("invalid_database_url", text)
     return {name: value or "" for name, value in found.groupdict().items()}

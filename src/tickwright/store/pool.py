@@ -215,7 +215,7 @@ def slowness() -> str | None:
     return RoundTrips.complaint() or Exchanges.complaint()
 
 
-async def _ask(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> Any:
+async def _run_statement(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> Any:
     asked_s = monotonic()
     try:
         answer = await bounded(call, *args, **more)
@@ -244,19 +244,19 @@ class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the drive
     __slots__ = ()
 
     async def execute(self, *args: Any, timeout: float | None = None) -> Any:
-        return await _ask(super().execute, *args, timeout=timeout)
+        return await _run_statement(super().execute, *args, timeout=timeout)
 
     async def executemany(self, *args: Any, timeout: float | None = None) -> Any:
-        return await _ask(super().executemany, *args, timeout=timeout)
+        return await _run_statement(super().executemany, *args, timeout=timeout)
 
     async def fetch(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
-        return await _ask(super().fetch, *args, timeout=timeout, **more)
+        return await _run_statement(super().fetch, *args, timeout=timeout, **more)
 
     async def fetchrow(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
-        return await _ask(super().fetchrow, *args, timeout=timeout, **more)
+        return await _run_statement(super().fetchrow, *args, timeout=timeout, **more)
 
     async def fetchval(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
-        return await _ask(super().fetchval, *args, timeout=timeout, **more)
+        return await _run_statement(super().fetchval, *args, timeout=timeout, **more)
 
 
 class _PooledConnection(_BoundedConnection):

@@ -91,7 +91,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         checks.check_bad_keys_are_limited,
     ),
     ("one nonce for all", page.Page._index, "random_token(NONCE_BYTES)", '"A" * 24', checks.check_the_policy),
-    ("the nonce is kept", page.Page._index, "NEVER", "ASK_AGAIN", checks.check_the_policy),
+    ("the nonce is kept", page.Page._index, "NEVER", "REVALIDATE", checks.check_the_policy),
     ("styles need no nonce", page.policy, "'nonce-{nonce}'", "'unsafe-inline'", checks.check_the_policy),
     (
         "inline scripts run",
@@ -106,7 +106,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("the fast lane asks for no role", lane.post_job, "Role.OPERATOR", "Role.VIEWER", checks.check_roles),
     (
         "all see data of users",
-        app.Api._meet,
+        app.Api._authenticate,
         "let_see(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)",
         "pass",
         checks.check_hiding,

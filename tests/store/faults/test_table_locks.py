@@ -297,7 +297,7 @@ async def test_nobody_looks_until_a_statement_was_held_up(
     await locks.look()
     assert not locks.is_due()
     monkeypatch.setattr(HeldUp, "seen_s", float("-inf"))
-    mutate(monkeypatch, pools._ask, "HeldUp.seen_s = monotonic()", "pass")
+    mutate(monkeypatch, pools._run_statement, "HeldUp.seen_s = monotonic()", "pass")
     await _held_up(other, pool)
     assert not TableLocks(pool).is_due()
 
