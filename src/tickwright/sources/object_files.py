@@ -113,7 +113,9 @@ class ObjectFiles:
             local = self._find(key, order, facts)
             if local is not None:
                 return local
-            await self._load(_Load(key, raw, database, _unpacked_bytes_max(facts.bytes)), order)
+            # a kilobyte of Parquet can hold gigabytes
+            bytes_max = min(UNPACKED_BYTES_MAX, max(UNPACKED_BYTES_FREE, UNPACKED_TIMES_MAX * facts.bytes))
+            await self._load(_Load(key, raw, database, bytes_max), order)
         except OSError as error:
             raise Unavailable("audience_folder_full", f"{self._folder} cannot be written: {error.strerror}") from None
         finally:
@@ -209,11 +211,6 @@ class _Load:
                 raise Unavailable("source_unavailable", f"{self.key} is not loaded: the process died ({how})")
         finally:
             process.end()
-
-
-def _unpacked_bytes_max(packed_bytes: int) -> int:
-    """Return the size limit of an unpacked file: a kilobyte of Parquet can hold gigabytes."""
-    return min(UNPACKED_BYTES_MAX, max(UNPACKED_BYTES_FREE, UNPACKED_TIMES_MAX * packed_bytes))
 
 
 def _facts(path: Path) -> FileFacts:

@@ -163,10 +163,6 @@ def _text(value: Any) -> str:
     raise Rejected("invalid_value", f"a {type(value).__name__} cannot be given to a query")
 
 
-def _duration(value: timedelta) -> str:
-    return f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
-
-
 _SPELL: Mapping[type, Callable[[Any], str]] = {
     str: str.__str__,
     bool: lambda value: "true" if value else "false",
@@ -176,7 +172,7 @@ _SPELL: Mapping[type, Callable[[Any], str]] = {
     UUID: str,
     date: lambda value: value.isoformat(),
     time: time.isoformat,
-    timedelta: _duration,
+    timedelta: lambda span: f"{span.days} days {span.seconds} seconds {span.microseconds} microseconds",
     bytes: lambda value: f"\\x{value.hex()}",
     Mapping: lambda value: msgspec.json.encode(value).decode(),
 }

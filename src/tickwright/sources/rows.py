@@ -139,10 +139,6 @@ def _datetime(value: datetime) -> datetime:
     return datetime(*when, tzinfo=_zone(value.utcoffset()))
 
 
-def _time(value: time) -> time:
-    return time(value.hour, value.minute, value.second, value.microsecond, tzinfo=_zone(value.utcoffset()))
-
-
 def _zone(offset: timedelta | None) -> timezone | None:
     return None if offset is None else timezone(timedelta(offset.days, offset.seconds, offset.microseconds))
 
@@ -159,7 +155,7 @@ _MADE: Mapping[type, Callable[[Any], Any]] = {
     UUID: lambda value: UUID(int=value.int),
     datetime: _datetime,
     date: lambda value: date(value.year, value.month, value.day),
-    time: _time,
+    time: lambda value: time(value.hour, value.minute, value.second, value.microsecond, _zone(value.utcoffset())),
     timedelta: lambda value: timedelta(value.days, value.seconds, value.microseconds),
     list: lambda value: [*map(plain, value)],
     tuple: lambda value: [*map(plain, value)],

@@ -8,11 +8,7 @@ from tickwright.store.queries import load
 _SQL = load("tickwright.capabilities.reports.sql", "alerts.sql")
 RULES: tuple[AlertRule, ...] = with_queries(
     _SQL,
-    AlertRule(
-        "report_calls_stuck",
-        "warning",
-        "{count} listener calls of {subject} do not return; each keeps a slot.",
-    ),
+    AlertRule("report_calls_stuck", "warning", "{count} listener calls of {subject} do not return; each keeps a slot."),
     AlertRule(
         "report_failed",
         "warning",

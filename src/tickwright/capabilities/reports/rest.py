@@ -283,10 +283,7 @@ def _delivery_routes(router: APIRouter, service: ReportsService, gate: Gate) -> 
         return answer(await deliveries.deliver(report_id, listener, epoch, body, caller=caller, length=said))
 
     @router.post(
-        "/v1/reports/{report_id}/parts/{listener}/fail",
-        tags=_TAGS,
-        **answers(RefusedPart),
-        **takes(PartRefusal),
+        "/v1/reports/{report_id}/parts/{listener}/fail", tags=_TAGS, **answers(RefusedPart), **takes(PartRefusal)
     )
     async def refuse_part(request: Request, report_id: Id, listener: ListenerName, caller: operator) -> Response:
         """Report that a service cannot deliver its part, for good; if the part is required, the report fails."""

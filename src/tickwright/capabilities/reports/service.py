@@ -70,17 +70,6 @@ def link_signature(secret: str, report_id: int, key: str, expires_s: int) -> str
     return hmac.digest(secret.encode(), text.encode(), "sha256").hex()
 
 
-def link_path(secret: str, report_id: int, key: str, expires_s: int) -> str:
-    """Return the link, as a path of the API."""
-    query = {"expires": expires_s, "signature": link_signature(secret, report_id, key, expires_s)}
-    return f"/v1/report-files/{report_id}?{urlencode(query)}"
-
-
-def is_signed(secret: str, report_id: int, key: str, expires_s: int, given: str) -> bool:
-    """Whether ``given`` is the signature; compares in constant time."""
-    return hmac.compare_digest(link_signature(secret, report_id, key, expires_s).encode(), given.encode())
-
-
 STRANGERS_MAX = 4
 """Links that are looked up at once: trying a link needs no API key, so the load on the database is bounded."""
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
@@ -148,7 +137,8 @@ class Files:
         async with self._strangers:
             row = await self._row(report_id)
         key = row["file_key"] or ""
-        if not is_signed(row["secret"], report_id, key, expires_s, signature) or not key:
+        expected = link_signature(row["secret"], report_id, key, expires_s)
+        if not hmac.compare_digest(expected.encode(), signature.encode()) or not key:
             raise Rejected(
                 "invalid_link", "this link was not made by this installation, or its file is gone", status=403
             )
@@ -170,7 +160,9 @@ class Files:
             raise _not_ours(error) from error
         if made is not None:
             return made
-        return link_path(row["secret"], row["id"], key, math.ceil(until.timestamp()))
+        expires_s = math.ceil(until.timestamp())
+        signature = link_signature(row["secret"], row["id"], key, expires_s)
+        return f"/v1/report-files/{row['id']}?{urlencode({'expires': expires_s, 'signature': signature})}"
 
     async def _check_whole(self, row: Any) -> None:
         try:

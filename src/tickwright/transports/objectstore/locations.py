@@ -126,21 +126,15 @@ def parse_place(url: str) -> Place:
         parts = urlsplit(url)
         path = unquote(parts.path, errors="strict")
         sound = not (parts.query or parts.fragment or parts.username or parts.password) and not _CONTROL.search(path)
+        prefix = path.strip("/")
+        is_prefix = not prefix or _fault(prefix) is None
     except ValueError:
-        raise _invalid() from None
-    if sound and parts.scheme == "file" and parts.netloc in ("", "localhost") and path.strip("/"):
+        raise Rejected("invalid_object_store", _FORMS) from None
+    if sound and parts.scheme == "file" and parts.netloc in ("", "localhost") and prefix:
         return Place("file", "", path.rstrip("/"))
-    if sound and parts.scheme in ("s3", "gs") and _BUCKET.fullmatch(parts.netloc) and _is_sound(path.strip("/")):
-        return Place(parts.scheme, parts.netloc, path.strip("/"))
-    raise _invalid()
-
-
-def _invalid() -> Rejected:
-    return Rejected("invalid_object_store", _FORMS)
-
-
-def _is_sound(prefix: str) -> bool:
-    return not prefix or _fault(prefix) is None
+    if sound and parts.scheme in ("s3", "gs") and _BUCKET.fullmatch(parts.netloc) and is_prefix:
+        return Place(parts.scheme, parts.netloc, prefix)
+    raise Rejected("invalid_object_store", _FORMS)
 
 
 def check_key(key: str) -> None:

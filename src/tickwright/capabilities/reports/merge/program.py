@@ -104,7 +104,9 @@ def main(parent: int) -> None:
 
 
 def _answer(job: Job) -> Answer:
-    bound(data_bytes=_data_bytes(job.bounds), cpu_s=job.bounds.cpu_s)
+    memory_bytes, threads = job.bounds.memory_bytes, job.bounds.threads
+    headroom = HEADROOM_BYTES + memory_bytes // HEADROOM_SHARE + threads * STACK_BYTES
+    bound(data_bytes=memory_bytes + headroom, cpu_s=job.bounds.cpu_s)
     os.chdir(job.folder)
     try:
         if job.out is None:
@@ -115,8 +117,3 @@ def _answer(job: Job) -> Answer:
         return Answer(problem=Problem.of(error))
     finally:
         os.chdir("/")
-
-
-def _data_bytes(bounds: MergeBounds) -> int:
-    headroom = HEADROOM_BYTES + bounds.memory_bytes // HEADROOM_SHARE + bounds.threads * STACK_BYTES
-    return bounds.memory_bytes + headroom

@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -46,12 +47,13 @@ from tickwright.capabilities.reports.merge.steps import (
 from tickwright.capabilities.reports.parts.store import SQL, LostPartError, PartStorage, columns_from
 from tickwright.capabilities.reports.requests.store import FinishedFile, RecordsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.claimed_work import AWAY_S, LOOK_S, ClaimedWork, Held
 from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
 from tickwright.ports.objects import ObjectStore
-from tickwright.ports.reports import Column, PartFacts, PartKey
+from tickwright.ports.reports import PartFacts, PartKey
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection
@@ -60,7 +62,7 @@ SHORT_AT_ONCE = 8
 """Steps without a merge, at a time."""
 TRIES_MAX = 10
 FETCHES_MAX = 4
-RETRY_CAP_S = 30.0
+RETRY = RetryPolicy(cap=timedelta(seconds=30))
 RENEW_S = 60.0
 RELEASE_S = 2.0
 """How long the release of one step may take: a stop waits for it."""
@@ -339,14 +341,12 @@ class StepRun:
                         files.append(PartFile(part.listener, path, columns_from(part.columns)))
                     else:
                         await asyncio.to_thread(path.touch)
-                        files.append(PartFile(part.listener, path, self._declared(part.listener)))
+                        listener = record.plan.listener(part.listener)
+                        columns = () if listener is None else columns_from([*listener.columns.items()])
+                        files.append(PartFile(part.listener, path, columns))
         except BaseExceptionGroup as failed:  # the first error is the reason; the other tasks were cancelled for it
             raise failed.exceptions[0] from None
         return files
-
-    def _declared(self, listener: str) -> tuple[Column, ...]:
-        found = self._record.plan.listener(listener)
-        return columns_from([*found.columns.items()]) if found is not None else ()
 
     def _bounds(self) -> MergeBounds:
         """Return the limits of its merges, and the deadline as processor time in case this process hangs."""
@@ -393,7 +393,7 @@ class StepRun:
             return
         _log.warning("reports.step_not_done", report=record.id, tries=tries, code=error.code, reason=error.message)
         self._step.is_ending = True
-        await self._resources.records.leave(record, self._owner, after_s=min(2.0 ** (tries - 1), RETRY_CAP_S))
+        await self._resources.records.leave(record, self._owner, after_s=RETRY.ceiling_s(tries))
         self.outcome = "unavailable"
 
 
@@ -402,23 +402,14 @@ def _is_long(record: Record, step: Step) -> bool:
     return isinstance(step, Merge) or (isinstance(step, NextStage) and record.stage + 1 in record.plan.feeds)
 
 
+_IN_MANIFEST = ("listener", "stage", "required", "state", "rows", "bytes", "error")
+
+
 def manifest(record: Record, parts: Sequence[Part], missing: Sequence[str]) -> dict[str, Any]:
     """Return the parts of a file, or of a failed report."""
     return {
         "epoch": record.epoch,
         "complete": not missing,
         "missing": [*missing],
-        "parts": [
-            {
-                "listener": part.listener,
-                "stage": part.stage,
-                "required": part.required,
-                "state": part.state,
-                "rows": part.rows,
-                "bytes": part.bytes,
-                "sha256": part.checksum,
-                "error": part.error,
-            }
-            for part in parts
-        ],
+        "parts": [{name: getattr(part, name) for name in _IN_MANIFEST} | {"sha256": part.checksum} for part in parts],
     }

@@ -35,6 +35,7 @@ from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.capabilities.reports.parts.store import SQL, Claim, PartsStore, PartStorage, StoredPart
 from tickwright.capabilities.reports.requests.store import FutureVersionError, read_announcement
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable, failure_text
+from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.claimed_work import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedWork, Held, write_surely
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import ends_task, take_cancels_back
@@ -171,8 +172,7 @@ class PartFetcher:
         )
 
 
-RETRY_FACTOR = 5.0
-RETRY_CAP_S = 300.0
+RETRY = RetryPolicy(factor=5.0, cap=timedelta(minutes=5))
 
 
 class PartRuns:
@@ -221,7 +221,13 @@ class PartRuns:
     async def _fetch(self, part: RunningPart, path: Path) -> PartFacts:
         timeout_s = part.claim.listener.timeout.total_seconds()
         within = asyncio.timeout(timeout_s)
-        with traces.attempting("report-parts", None, _facts_of(part.claim)):
+        key = part.claim.key
+        facts: dict[str, str | int] = {
+            "tickwright.report_id": key.report_id,
+            "tickwright.listener": key.listener,
+            "tickwright.attempt": part.claim.attempt,
+        }
+        with traces.attempting("report-parts", None, facts):
             try:
                 async with within:
                     with part.calling(timeout_s):
@@ -249,19 +255,10 @@ class PartRuns:
     async def _fail(self, part: RunningPart, error: str, *, final: bool = False) -> str:
         claim = part.claim
         final = final or claim.attempt >= claim.listener.attempts
-        wait_s = min(RETRY_FACTOR ** (claim.attempt - 1), RETRY_CAP_S)
-        again = None if final else timedelta(seconds=wait_s)
+        again = None if final else timedelta(seconds=RETRY.ceiling_s(claim.attempt))
         if not await write_surely(self._session, part, lambda: self._parts.fail(claim, part.owner, error, again=again)):
             return "late"
         return "failed" if final else "retried"
-
-
-def _facts_of(claim: Claim) -> dict[str, str | int]:
-    return {
-        "tickwright.report_id": claim.key.report_id,
-        "tickwright.listener": claim.key.listener,
-        "tickwright.attempt": claim.attempt,
-    }
 
 
 RENEW_S = 60.0

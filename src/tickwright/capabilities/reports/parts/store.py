@@ -349,7 +349,13 @@ class PartStorage:
         if part.place == "object":
             await self._fetch_object(key, part, path)
         elif part.place == "redis":
-            await asyncio.to_thread(_write, path, _as_lines(await self._hashed(key)))
+            if self._shared is None:
+                text = f"{key.listener}: its rows are in Redis; set TICKWRIGHT_REDIS_URL"
+                raise Unavailable("redis_not_configured", text)
+            hashed = await self._shared.get(key)
+            if hashed is None:
+                raise LostPartError(f"{key.listener}: its rows are not in Redis any more")
+            await asyncio.to_thread(_write, path, _as_lines(hashed))
         else:
             data = await self._ledger.data(key)
             if data is None:
@@ -357,16 +363,6 @@ class PartStorage:
             await asyncio.to_thread(_write, path, data)
         if await asyncio.to_thread(_checksum, path) != part.checksum:
             raise LostPartError(f"{key.listener}: its rows have changed")
-
-    async def _hashed(self, key: PartKey) -> bytes:
-        if self._shared is None:
-            raise Unavailable(
-                "redis_not_configured", f"{key.listener}: its rows are in Redis; set TICKWRIGHT_REDIS_URL"
-            )
-        data = await self._shared.get(key)
-        if data is None:
-            raise LostPartError(f"{key.listener}: its rows are not in Redis any more")
-        return data
 
     async def _fetch_object(self, key: PartKey, part: Part, path: Path) -> None:
         object_key = part.object_key or ""

@@ -30,8 +30,16 @@ def explain(facts: Facts, parts: Sequence[Facts]) -> Explanation:
     else:
         plan = msgspec.json.decode(facts["plan"], type=Plan)
         waited = [part for part in parts if part["stage"] == facts["stage"] and part["state"] in {"due", "running"}]
-        reasons = [*_step(facts, waited), *_waits(facts, waited), *_failed_parts(parts), *_no_process(facts)]
-        reasons += [*_restarted(facts), *_stage(facts, plan), *_next(facts, plan, waited)]
+        reasons = [*_step(facts, waited), *_waits(facts, waited), *_failed_parts(parts)]
+        if not facts["listeners"]:
+            text = "no live process has the role report-listener, which fetches parts and merges them"
+            reasons.append(Reason("no_listener", text))
+        if facts["restarts"]:
+            times = "once" if facts["restarts"] == 1 else f"{facts['restarts']} times"
+            reasons.append(Reason("restarted", f"stored parts were lost, and all were fetched again {times}"))
+        if plan.stages > 1:
+            reasons.append(Reason("stage", f"stage {facts['stage']} of {plan.stages} is under way"))
+        reasons += _next(facts, plan, waited)
     return Explanation(facts["id"], facts["status"], reasons[0].text, reasons)
 
 
@@ -125,22 +133,6 @@ def _failed_parts(parts: Sequence[Facts]) -> Iterator[Reason]:
             yield Reason("part_failed", f"{part['listener']}{optional} failed for good: {error}")
 
 
-def _no_process(facts: Facts) -> Iterator[Reason]:
-    if not facts["listeners"]:
-        yield Reason("no_listener", "no live process has the role report-listener, which fetches parts and merges them")
-
-
-def _restarted(facts: Facts) -> Iterator[Reason]:
-    if facts["restarts"]:
-        times = "once" if facts["restarts"] == 1 else f"{facts['restarts']} times"
-        yield Reason("restarted", f"stored parts were lost, and all were fetched again {times}")
-
-
-def _stage(facts: Facts, plan: Plan) -> Iterator[Reason]:
-    if plan.stages > 1:
-        yield Reason("stage", f"stage {facts['stage']} of {plan.stages} is under way")
-
-
 def _next(facts: Facts, plan: Plan, waited: Sequence[Facts]) -> Iterator[Reason]:
     now: datetime = facts["now"]
     if waited and facts["check_at"] is not None:
@@ -177,7 +169,10 @@ def timeline(parts: Sequence[Row]) -> list[PartView]:
         slowest = end is not None and end == last[stage] and stage not in marked
         if slowest:
             marked.add(stage)
-        views.append(view(PartView, part, waited_s=_waited_s(part), took_s=_took_s(part), slowest=slowest))
+        began_at, now = part["began_at"], part["now"]
+        waited_s = _between(part["asked_at"], began_at or (now if part["state"] in OPEN else None))
+        took_s = _between(began_at, now if part["state"] == "running" else part["done_at"])
+        views.append(view(PartView, part, waited_s=waited_s, took_s=took_s, slowest=slowest))
     return views
 
 
@@ -185,15 +180,6 @@ def _end(part: Row) -> datetime | None:
     """Return until when a part keeps its stage open; ``None`` for one that waits or was dropped."""
     end: datetime | None = part["now"] if part["state"] in OPEN else part["done_at"]
     return end
-
-
-def _waited_s(part: Row) -> float | None:
-    until = part["began_at"] or (part["now"] if part["state"] in OPEN else None)
-    return _between(part["asked_at"], until)
-
-
-def _took_s(part: Row) -> float | None:
-    return _between(part["began_at"], part["now"] if part["state"] == "running" else part["done_at"])
 
 
 def _between(begin: datetime | None, end: datetime | None) -> float | None:

@@ -126,7 +126,14 @@ def read_announcement(body: bytes) -> Announcement:
     """
     if len(body) > BODY_BYTES_MAX:
         raise Rejected("oversize", f"{len(body)} bytes; at most {BODY_BYTES_MAX}")
-    _check_head(body)
+    try:
+        version = _head(body).version
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Rejected("not_json", str(error)[:500]) from None
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise Rejected("unknown_version", "version: write 1")
+    if version > VERSION:
+        raise FutureVersionError(f"version {version}"[:60])
     try:
         announcement = _decode(body)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
@@ -141,17 +148,6 @@ def read_announcement(body: bytes) -> Announcement:
     if problem is not None:
         raise Rejected("invalid_message", problem)
     return announcement
-
-
-def _check_head(body: bytes) -> None:
-    try:
-        version = _head(body).version
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Rejected("not_json", str(error)[:500]) from None
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise Rejected("unknown_version", "version: write 1")
-    if version > VERSION:
-        raise FutureVersionError(f"version {version}"[:60])
 
 
 def _json(value: Any) -> str:
