@@ -1,6 +1,7 @@
 """Operator actions on workers, leases, the outbox and alerts; each writes one line of the audit trail."""
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 from tickwright.capabilities.operations.views import (
@@ -18,6 +19,7 @@ from tickwright.domain.masking import masked_address
 from tickwright.engine.leases import LeasePurposes
 from tickwright.engine.outbox.relay import LEASE as RELAY
 from tickwright.engine.outbox.table import SQL as OUTBOX
+from tickwright.engine.retention import Retention, RetentionRule
 from tickwright.ports.caller import Caller
 from tickwright.ports.session import Holdings
 from tickwright.ports.views import view
@@ -172,3 +174,9 @@ def _why(row: Any, error: str, *, relayed: bool) -> Any:
     if row["oldest_s"] > OLD_S:
         return "too_old"
     return "failing" if row["tried"] else None
+
+
+def operations_retention(*, alerts: timedelta = timedelta(days=30), sessions: timedelta = timedelta()) -> Retention:
+    """Return the retention that deletes resolved alerts and ended sessions after these times."""
+    rules = [RetentionRule("delete_alerts", alerts), RetentionRule("delete_sessions", sessions)]
+    return Retention(load("tickwright.capabilities.operations.sql", "upkeep.sql"), rules)

@@ -76,7 +76,7 @@ class OperationsPlugin(Plugin):
         leases = ports.get(Leases)
         context.run_leased(Alerting(leases, rules=ports.get(AlertRules)))
         if "scheduler" in context.roles:
-            from tickwright.capabilities.operations.retention import operations_retention
+            from tickwright.capabilities.operations.machinery import operations_retention
             from tickwright.engine.leases import LeasedRounds
             from tickwright.engine.retention import EVERY, LEASE, TERMS, RetentionRounds, engine_retention
 
@@ -98,7 +98,7 @@ class OperationsPlugin(Plugin):
 
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics of this capability."""
-        from tickwright.capabilities.operations.metrics import METRICS
+        from tickwright.capabilities.operations.overview import METRICS
 
         return METRICS
 
@@ -127,8 +127,7 @@ class OperationsPlugin(Plugin):
         from tickwright.capabilities.operations.listings import Operations
         from tickwright.capabilities.operations.rest.alert_routes import receiver_routes
         from tickwright.capabilities.operations.rest.machinery_routes import desk_routes
-        from tickwright.capabilities.operations.rest.overview_routes import overview_routes
-        from tickwright.capabilities.operations.rest.routes import key_routes, operation_routes
+        from tickwright.capabilities.operations.rest.routes import key_routes, operation_routes, overview_routes
         from tickwright.capabilities.operations.snapshots import Snapshots
         from tickwright.engine.leases import LeasePurposes
         from tickwright.ports.session import Holdings

@@ -1,4 +1,4 @@
-"""The REST routes of workers, alerts, the outbox, the audit trail and API keys."""
+"""The REST routes of the overview, workers, alerts, the outbox, the audit trail and API keys."""
 
 from typing import Annotated, Literal
 
@@ -8,6 +8,7 @@ from fastapi.responses import Response
 
 from tickwright.capabilities.operations.keys import ApiKeys
 from tickwright.capabilities.operations.listings import AuditQuery, Operations
+from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.capabilities.operations.views import (
     AlertView,
     AuditView,
@@ -20,7 +21,8 @@ from tickwright.capabilities.operations.views import (
 )
 from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.views import Page
+from tickwright.ports.views import Page, sight
+from tickwright.rest.event_stream import STREAM, EventStream
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import Cursor, Id, Limit, answer, answers, takes
 
@@ -130,5 +132,29 @@ def key_routes(keys: ApiKeys, gate: Gate) -> APIRouter:
         revoked = await keys.revoke(key_id, caller=caller)
         gate.forget_keys()
         return answer(revoked)
+
+    return router
+
+
+_EVENTS = {
+    "description": "Server-sent events named `overview`, each with an OverviewView as its data, about one a second",
+    "content": {"text/event-stream": {}},
+}
+
+
+def overview_routes(snapshots: Snapshots, gate: Gate) -> APIRouter:
+    """Return the overview's routes."""
+    router = APIRouter(tags=["operations"])
+    viewer = Annotated[Caller, Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/overview", dependencies=[Depends(gate.allow(Role.VIEWER))], **answers(snapshots.view))
+    async def overview() -> Response:
+        """Return a snapshot that is at most about a second old, with the series of the last fifteen minutes."""
+        return answer(await snapshots.latest())
+
+    @router.get(STREAM, responses={200: _EVENTS})
+    async def stream(caller: viewer) -> Response:
+        """Stream snapshots as server-sent events, while the key or session is valid; 503 `too_many_streams`."""
+        return EventStream(snapshots.subscribe(caller.key_id, caller.session_id, sight=sight()), "overview")
 
     return router
