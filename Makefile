@@ -30,7 +30,7 @@ quick: dev ## run the tests that need no server: units, properties, architecture
 
 test: dev ## run the tests that guard a change, against real servers that the run starts; AREA=jobs: one room
 	@sh scripts/test-servers.sh
-	@$(if $(ARGS)$(AREA),,$(PYTHON_IN_VENV) scripts/page.py verify)
+	@$(if $(ARGS)$(filter-out dashboard,$(AREA)),,$(PYTHON_IN_VENV) scripts/page.py verify)
 	@$(PYTEST) $(IN_PROCESSES) -m "not mutant and not storm" $(if $(AREA),$(AREA_FOLDER)) $(ARGS)
 
 test-full: dev ## run every test: also mutants, storms, slow disks, matrices of versions

@@ -127,7 +127,7 @@ class Screen:
     def findings(self) -> list[str]:
         """Return what axe finds serious or critical, one line each."""
         if not AXE.exists():
-            missing("axe-core (python scripts/page.py schema)")
+            missing("axe-core", installer="python scripts/page.py schema")
         self.page.evaluate(AXE.read_text(encoding="utf-8"))
         found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         return [

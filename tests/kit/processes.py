@@ -25,9 +25,9 @@ _MEMORY_DISK = Path("/dev/shm")
 _MEMORY_NEEDED_BYTES = 8 << 30
 
 
-def missing(what: str) -> NoReturn:
+def missing(what: str, *, installer: str = "scripts/test-servers.sh") -> NoReturn:
     """Skip the test on a laptop and fail it in CI, because ``what`` is not installed."""
-    message = f"{what} is not installed; scripts/test-servers.sh installs it"
+    message = f"{what} is not installed; {installer} installs it"
     if os.environ.get("CI", "").lower() in ("true", "1"):
         pytest.fail(message)
     pytest.skip(message)
