@@ -12,8 +12,7 @@ from typer.exceptions import TyperException
 
 from tickwright import __version__
 from tickwright.cli import run as running
-from tickwright.cli.commands import admin
-from tickwright.cli.commands import machinery as desk
+from tickwright.cli.commands import admin, machinery
 from tickwright.cli.kit.output import close_quietly, show_error, write
 from tickwright.domain.errors import TickwrightError
 from tickwright.observe.logs import configure_logging
@@ -63,7 +62,7 @@ for plugin in PLUGINS:
     for command, module in plugin.commands.items():
         app.add_typer(import_module(module).app, name=command)
 admin.add_to(app)
-desk.add_to(app)
+machinery.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

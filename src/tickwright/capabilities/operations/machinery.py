@@ -40,7 +40,7 @@ SUBJECT_CHARS_MAX = 300
 _STATES = ("stuck", "waiting", "flowing")
 
 
-class OperatorDesk:
+class OperatorActions:
     """The operators' actions; uses only the database. One per API."""
 
     def __init__(self, pool: Pool, purposes: LeasePurposes, holdings: Holdings) -> None:
@@ -141,8 +141,8 @@ class OperatorDesk:
                 if await connection.fetchval(SQL["alert_state"], alert) is None:
                     raise Rejected("alert_not_found", f"there is no alert {alert}", status=404)
                 raise Rejected("alert_resolved", f"alert {alert} is resolved", status=409)
-            told = {"rule": row["rule"], "subject": row["subject"], "note": note}
-            await write_audit(connection, caller, "alerts.acknowledge", f"alert:{alert}", after=told)
+            acknowledged = {"rule": row["rule"], "subject": row["subject"], "note": note}
+            await write_audit(connection, caller, "alerts.acknowledge", f"alert:{alert}", after=acknowledged)
         return view(AlertView, row)
 
 

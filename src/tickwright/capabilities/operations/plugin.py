@@ -126,7 +126,7 @@ class OperationsPlugin(Plugin):
         from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
         from tickwright.capabilities.operations.listings import Operations
         from tickwright.capabilities.operations.rest.alert_routes import receiver_routes
-        from tickwright.capabilities.operations.rest.machinery_routes import desk_routes
+        from tickwright.capabilities.operations.rest.machinery_routes import machinery_routes
         from tickwright.capabilities.operations.rest.routes import key_routes, operation_routes, overview_routes
         from tickwright.capabilities.operations.snapshots import Snapshots
         from tickwright.engine.leases import LeasePurposes
@@ -136,7 +136,7 @@ class OperationsPlugin(Plugin):
         return (
             operation_routes(operations, gate),
             overview_routes(context.ports.get(Snapshots), gate),
-            desk_routes(context.pool, context.ports.get(LeasePurposes), context.ports.get(Holdings), gate),
+            machinery_routes(context.pool, context.ports.get(LeasePurposes), context.ports.get(Holdings), gate),
             receiver_routes(context.ports.get(AlertReceivers), gate),
             key_routes(operations.keys, gate),
         )
