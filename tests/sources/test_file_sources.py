@@ -344,7 +344,7 @@ async def test_a_row_of_many_large_values_takes_no_memory_of_the_process(sources
     """SQLite makes a row whole before anybody can weigh it; its memory has a bound, and other queries go on."""
     before = status_bytes(os.getpid(), "VmHWM")
     columns = ", ".join(f"hex(zeroblob({20_000_000 + number}))" for number in range(30))
-    with pytest.raises(Rejected, match=r"takes more memory than it may have \(1024 MiB\)") as caught:
+    with pytest.raises(Rejected, match=r"takes more memory than its limit \(1024 MiB\)") as caught:
         await rows_of(sources.get("sqlite"), f"SELECT {columns}")
     assert caught.value.code == "source_refused"
     assert status_bytes(os.getpid(), "VmHWM") - before < 400 * 1024 * 1024

@@ -100,9 +100,9 @@ async def _to_the_end(node: Coroutine[Any, Any, None]) -> None:
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
-    deaf = (await asyncio.wait(left, timeout=LEAVE_WITHIN_S))[1] if left else set()
-    if deaf:
-        structlog.get_logger("tickwright.run").warning("run.functions_ignore_cancel", tasks=len(deaf))
+    unresponsive = (await asyncio.wait(left, timeout=LEAVE_WITHIN_S))[1] if left else set()
+    if unresponsive:
+        structlog.get_logger("tickwright.run").warning("run.functions_ignore_cancel", tasks=len(unresponsive))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -99,7 +99,8 @@ def account_for(home: Path) -> Account:
     if os.geteuid() != 0:
         raise Rejected(
             "embedded_home_not_ours",
-            f"{home} belongs to user {owner.st_uid}, we are {os.geteuid()}: choose another TICKWRIGHT_HOME.",
+            f"{home} belongs to user {owner.st_uid}, this process runs as user {os.geteuid()}: "
+            "choose another TICKWRIGHT_HOME.",
         )
     account = _owner_of(home) or _owner_of(home / "data") or next(_accounts(), None)
     if account is None:
@@ -318,7 +319,7 @@ def open_home(path: Path) -> Home:
         raise Rejected("embedded_home_unsafe", f"{home} cannot be used as home: {error}") from error
     if mode & stat.S_IWOTH:
         raise Rejected(
-            "embedded_home_unsafe", f"Everybody may write to {home}: choose another TICKWRIGHT_HOME or chmod 700 it."
+            "embedded_home_unsafe", f"All users can write to {home}: choose another TICKWRIGHT_HOME or chmod 700 it."
         )
     return Home(home, account_for(home))
 

@@ -59,7 +59,7 @@ class BatchedImport(ABC, Generic[T]):
             _log.warning(f"{self._action}_interrupted", lines=committed, error=repr(error))
             raise Unavailable(
                 "import_interrupted",
-                f"the database went away; lines up to {committed} are committed, the rest is not",
+                f"the database became unavailable; lines up to {committed} are committed, the rest is not",
                 committed_lines=committed,
             ) from error
         return self.result

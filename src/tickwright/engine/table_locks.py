@@ -90,6 +90,6 @@ def _complaint(row: Mapping[str, Any]) -> str:
 def _advice(row: Mapping[str, Any]) -> str:
     away = f"ALTER ROLE {row['quoted']} NOLOGIN"
     if row["ended"]:
-        return f"{away} keeps it away"
+        return f"{away} prevents its login"
     granted = f"GRANT {row['quoted']} TO {row['me']}"
     return f"pg_terminate_backend({row['pid']}); {away}; or {granted}, and processes end such sessions themselves"

@@ -441,7 +441,7 @@ class Listener(uvicorn.Server):
             connections: list[Any] = list(self.server_state.connections)
             self.admission.cut += sum([connection.check(now_s) for connection in connections])
         if counter % (10 * TICKS_PER_S) == 0 and (facts := self.admission.facts()):
-            _log.warning("listener.pressed", **facts)
+            _log.warning("listener.overloaded", **facts)
         return await super().on_tick(counter)
 
     @contextmanager

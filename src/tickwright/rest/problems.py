@@ -8,7 +8,7 @@ import msgspec
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.views import shown
-from tickwright.store.bounds import LOOK_OR_SEND_AGAIN, TookTooLong
+from tickwright.store.bounds import CHECK_OR_SEND_AGAIN, TookTooLong
 from tickwright.store.pool import NO_ROOM, UNAVAILABLE, NotificationQueueFullError
 
 PROBLEM_TYPE = "application/problem+json"
@@ -58,7 +58,7 @@ _BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.S
 _NO_ANSWER = Unavailable("database_unavailable", "the database does not answer; try again")
 _NO_ANSWER_TO_A_CHANGE = Unavailable(
     "database_unavailable",
-    f"the database does not answer, and may have done this before it fell silent: {LOOK_OR_SEND_AGAIN}",
+    f"the database does not answer, and may have done this before it stopped answering: {CHECK_OR_SEND_AGAIN}",
 )
 _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = (
     ((asyncpg.DiskFullError,), Unavailable("disk_full", NO_ROOM)),

@@ -46,8 +46,7 @@ DATA_BYTES = 1024**3
 THREADS = 2
 """Of DuckDB, for one query."""
 TOO_MUCH_MEMORY = (
-    f"it takes more memory than it may have ({DATA_BYTES // 2**20} MiB); "
-    "select fewer rows or columns, or cut long values"
+    f"it takes more memory than its limit ({DATA_BYTES // 2**20} MiB); select fewer rows or columns, or cut long values"
 )
 PLACE = "tickwright place"
 """The column with a row's number in a loaded file."""
@@ -190,7 +189,7 @@ def answers_of(rows: Sequence[Sequence[Any]], of: str) -> list[bytes]:
 
 
 def too_much_memory(of: str) -> Rejected:
-    """Return the error of a query that needs more memory than it may have."""
+    """Return the error of a query that needs more memory than its limit."""
     return Rejected("source_refused", f"{of} refuses the query: {TOO_MUCH_MEMORY}")
 
 

@@ -27,7 +27,9 @@ from tickwright.ports.ids import monotonic
 
 LEAST_S = 0.25
 """For final statements, such as ROLLBACK, when the time is over."""
-LOOK_OR_SEND_AGAIN = "look, or send it again; what makes a job with the same Idempotency-Key, or there may be two"
+CHECK_OR_SEND_AGAIN = (
+    "check the result, or send the request again with the same Idempotency-Key; without it there may be two jobs"
+)
 """Advice for the sender of a change with an unknown outcome."""
 
 
@@ -96,7 +98,7 @@ def outcome_unknown() -> Unavailable:
     """Return the error for the caller of a change that took too long."""
     return Unavailable(
         "outcome_unknown",
-        f"the database did not answer in time, so it is unknown whether this was done: {LOOK_OR_SEND_AGAIN}",
+        f"the database did not answer in time, so it is unknown whether this was done: {CHECK_OR_SEND_AGAIN}",
         status=504,
     )
 

@@ -144,7 +144,7 @@ async def test_a_huge_value_is_refused_and_takes_no_memory_of_the_process(source
     error = await failed(source, sql)
     assert isinstance(error, Rejected)
     assert error.code == "source_refused"
-    assert "takes more memory than it may have (1024 MiB)" in error.message
+    assert "takes more memory than its limit (1024 MiB)" in error.message
     assert status_bytes(os.getpid(), "VmHWM") - before < 64 * MIB
 
 

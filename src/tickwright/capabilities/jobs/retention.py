@@ -91,5 +91,5 @@ class JobRetention(Retention):
                 return True
         if name not in self._days_kept:
             self._days_kept.add(name)
-            _log.warning("upkeep.day_kept", table=name, reason="a job that finished later is in it")
+            _log.warning("upkeep.day_not_dropped", table=name, reason="a job that finished later is in it")
         return False

@@ -84,7 +84,7 @@ class OperatorActions:
             row = await connection.fetchrow(SQL["break_lease"], job_name)
             if row is None:
                 if await connection.fetchval(SQL["lease_known"], job_name):
-                    raise Rejected("lease_free", f"nobody has the lease {job_name[:50]!r}", status=409)
+                    raise Rejected("lease_free", f"lease {job_name[:50]!r} has no holder", status=409)
                 raise Rejected("lease_not_found", f"there is no lease {job_name[:50]!r}", status=404)
             before = {"owner": row["owner"], "version": row["old_version"]}
             await write_audit(

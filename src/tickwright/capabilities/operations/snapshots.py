@@ -259,9 +259,9 @@ class Snapshots(LoopService):
         try:
             read = reading.result()
         except TimeoutError:
-            self._failed(f"a question took the database longer than {ANSWER_S:g} s")
+            self._failed(f"a query took longer than {ANSWER_S:g} s")
         except UNAVAILABLE as error:
-            _log.warning("overview.database_away", error=repr(error)[:300])
+            _log.warning("overview.database_unavailable", error=repr(error)[:300])
             self._failed("the database does not answer")
         else:
             self._take(read)

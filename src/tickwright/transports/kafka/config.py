@@ -67,7 +67,7 @@ class KafkaConfig:
         if self.replication < REPLICATION_SAFE and not self.allow_single_broker:
             text = (
                 f"{self.replication} replicas lose acknowledged records with a broker; use {REPLICATION_SAFE}, "
-                "or say that it is not for production: TICKWRIGHT_KAFKA_ALLOW_SINGLE_BROKER=true"
+                "or set TICKWRIGHT_KAFKA_ALLOW_SINGLE_BROKER=true for a test system"
             )
             raise Rejected("kafka_replication_unsafe", text, replication=self.replication)
 

@@ -138,7 +138,7 @@ class PollReader:
                 if monotonic() - self._commit_s >= COMMIT_S:
                     self._commit(consumer, list(self.assignments.values()), wait=False)
         except KafkaException as error:
-            log.error("reading %s ends: %s", self._topic, error)
+            log.error("polls.reader_ended: %s: %s", self._topic, error)
         finally:
             if consumer is not None:
                 with suppress(KafkaException, RuntimeError):
@@ -162,14 +162,14 @@ class PollReader:
         if error is not None:
             if error.fatal():
                 raise KafkaException(error)
-            self._warn("reading %s: %s", self._topic, error.str())
+            self._warn("polls.read_failed: %s: %s", self._topic, error.str())
             return
         assignment = self.assignments.get(message.partition() or 0)
         if assignment is not None:
             offset = message.offset() or 0
             if offset < assignment.read_to:
                 where, text = f"{self._topic}/{message.partition()}", "the topic was recreated or truncated"
-                log.warning("polls.offset_went_back: %s: from %d to %d: %s", where, assignment.read_to, offset, text)
+                log.warning("polls.offset_decreased: %s: from %d to %d: %s", where, assignment.read_to, offset, text)
             self._counts.records += 1
             assignment.read += 1
             assignment.read_to = offset + 1

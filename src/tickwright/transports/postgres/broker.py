@@ -307,7 +307,7 @@ class PostgresTaskQueue(LoopService):
                 await self._take_some()
                 await self._count()
             except UNAVAILABLE as error:
-                _log.warning("fanout.tasks_not_taken", error=repr(error))
+                _log.warning("postgres.tasks_not_taken", error=repr(error))
                 rest_s = RETRY_S
             self.tick()
             await self.wait_for_work(min(rest_s, self._lease.total_seconds() / 6))
@@ -379,7 +379,7 @@ class PostgresTaskQueue(LoopService):
         try:
             return await self._pool.fetchval(_SQL[query], row.seq, row.fence, *arguments) is not None
         except UNAVAILABLE as error:
-            _log.warning("fanout.task_not_settled", message_id=delivery.message_id, error=repr(error))
+            _log.warning("postgres.task_not_settled", message_id=delivery.message_id, error=repr(error))
             return False
         finally:
             self._drop(delivery)

@@ -105,7 +105,9 @@ class RedisRunClaims:
             else:
                 successes.append(success)
         if garbage:
-            _log.warning("redis.garbage_dropped", key=self._carry, fields=[ascii(field) for field in garbage[:6:2]])
+            _log.warning(
+                "redis.invalid_field_dropped", key=self._carry, fields=[ascii(field) for field in garbage[:6:2]]
+            )
             await self._redis.call(_FORGET, [self._carry], *garbage)
         return successes
 

@@ -233,7 +233,7 @@ class FanoutConsumer(LoopService):
             await self._queue.release(delivery)
             raise
         except Exception as error:  # noqa: BLE001  one message must not end the others
-            _log.exception("fanout.unexpected", message_id=delivery.message_id, error=repr(error))
+            _log.exception("fanout.attempt_broken", message_id=delivery.message_id, error=repr(error))
             dead = DeadLetter("unexpected", f"{type(error).__name__}; the consumer's log says where")
             disposition = _retry_or_dead_letter("unexpected", delivery, dead)
         await self._carry_out(delivery, disposition)

@@ -54,7 +54,7 @@ class ConsumerSnapshot:
             _log.warning("fanout.snapshot_not_read", error=repr(error))
             return False
         if self.clock.sample(row["now_s"], monotonic()):
-            _log.warning("db_clock_jump", now_s=row["now_s"])
+            _log.warning("fanout.db_clock_jump", now_s=row["now_s"])
         self.modules = frozenset(row["modules"])
         self.partners = dict(zip(row["partners"], row["numbers"], strict=True))
         return True

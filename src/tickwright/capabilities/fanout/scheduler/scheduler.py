@@ -255,7 +255,7 @@ class FanoutScheduler(LoopService):
 
     def _adopt(self, lists: EntityLists) -> None:
         if self.clock.sample(lists.now_s, lists.received_s):
-            _log.warning("db_clock_jump", now_s=lists.now_s)
+            _log.warning("fanout.db_clock_jump", now_s=lists.now_s)
         if lists.unknown and lists.unknown != self.lists.unknown:
             _log.warning("fanout.unknown_modules", entities=dict(lists.unknown), advice="tickwright modules put NAME")
         self.lists, self._publisher.keys = lists, lists.keys

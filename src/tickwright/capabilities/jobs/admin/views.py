@@ -352,7 +352,7 @@ def _type_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
     if facts["gone_at"] is not None:
         yield Reason(
             "type_gone",
-            f"the endpoint of {name} said 410 Gone at {instant_text(facts['gone_at'])}; enable the type to go on",
+            f"the endpoint of {name} answered 410 Gone at {instant_text(facts['gone_at'])}; enable the type to go on",
         )
 
 
@@ -374,7 +374,7 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
     if facts["rate_per_s"] is not None and facts["next_free_at"] is not None:
         wait = facts["next_free_at"] - facts["now"]
         if 0 < wait.total_seconds() <= furthest_start_s(max(facts["rate_per_s"], RATE_PER_S_MIN)):
-            text = f"the rate of {facts['rate_per_s']:g}/s is given away for the next {wait_text(wait)}"
+            text = f"the rate of {facts['rate_per_s']:g}/s is reserved for the next {wait_text(wait)}"
             yield Reason("rate_limited", text)
     if ahead:
         more = " or more" if ahead >= WAITING_SHOWN_MAX else ""
@@ -418,7 +418,7 @@ def _finished(facts: Mapping[str, Any]) -> Iterator[Reason]:
             yield Reason(
                 "dead_letter",
                 f"it failed at {at} after {facts['attempts']} of {facts['max_attempts']} attempts and can be retried; "
-                f"the last error: {facts['error_message'] or 'none was told'}",
+                f"the last error: {facts['error_message'] or 'no error was reported'}",
             )
         case _:
             why = f": {facts['error_message']}" if facts["error_message"] else ""

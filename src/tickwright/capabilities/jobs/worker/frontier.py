@@ -221,7 +221,9 @@ class ClaimFrontier:
         slow = took_s > DRAG_CLAIM_S + ranges * RANGE_S and took_s > rows * DRAG_CLAIM_S / 500
         self._slow_claims = self._slow_claims + 1 if slow else 0
         if self._slow_claims >= DRAG_CLAIMS:
-            _log.warning("jobs.dead_rows_drag", claim_s=round(took_s, 3), advice="look for a long-open transaction")
+            _log.warning(
+                "jobs.dead_rows_slow_claims", claim_s=round(took_s, 3), advice="look for a long-open transaction"
+            )
             self._drag_until_s = monotonic() + DRAG_FOR_S
             self._swept_s, self._sweep_took_s = monotonic(), took_s
 

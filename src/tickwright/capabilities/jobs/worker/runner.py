@@ -227,9 +227,9 @@ class Runner:
         for task in tasks:
             task.cancel()
         if tasks:
-            _, deaf = await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
-            if deaf:
-                _log.warning("jobs.handlers_ignore_cancel", handlers=len(deaf))
+            _, unresponsive = await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
+            if unresponsive:
+                _log.warning("jobs.handlers_ignore_cancel", handlers=len(unresponsive))
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _new_executor(self) -> ThreadPoolExecutor:

@@ -6150,7 +6150,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6307,7 +6307,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6496,7 +6496,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6587,7 +6587,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6919,7 +6919,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7004,7 +7004,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7093,7 +7093,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7178,7 +7178,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7265,7 +7265,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7352,7 +7352,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7439,7 +7439,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7526,7 +7526,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7774,7 +7774,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7857,7 +7857,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7946,7 +7946,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8031,7 +8031,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8116,7 +8116,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8205,7 +8205,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8372,7 +8372,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8605,7 +8605,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9231,7 +9231,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9392,7 +9392,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9477,7 +9477,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9566,7 +9566,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9814,7 +9814,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9897,7 +9897,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9986,7 +9986,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -10147,7 +10147,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -10236,7 +10236,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -10321,7 +10321,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -10502,7 +10502,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -10590,7 +10590,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -10827,7 +10827,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -10916,7 +10916,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -11172,7 +11172,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -11261,7 +11261,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -11429,7 +11429,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -11514,7 +11514,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -11599,7 +11599,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -11847,7 +11847,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -11936,7 +11936,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -12097,7 +12097,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -12182,7 +12182,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -12267,7 +12267,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -12521,7 +12521,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -12756,7 +12756,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -13013,7 +13013,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -13096,7 +13096,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -13259,7 +13259,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -13344,7 +13344,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -13432,7 +13432,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -13680,7 +13680,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -13765,7 +13765,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -13850,7 +13850,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -14174,7 +14174,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -14426,7 +14426,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -14509,7 +14509,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -14687,7 +14687,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -14772,7 +14772,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -15232,7 +15232,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -15322,7 +15322,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -15486,7 +15486,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -15655,7 +15655,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -15829,7 +15829,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -15912,7 +15912,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -15999,7 +15999,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -16086,7 +16086,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -16175,7 +16175,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -16496,7 +16496,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -16581,7 +16581,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -16666,7 +16666,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -16751,7 +16751,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -17230,7 +17230,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -17315,7 +17315,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -17400,7 +17400,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -17485,7 +17485,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -17885,7 +17885,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -17970,7 +17970,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -18055,7 +18055,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -18140,7 +18140,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
                 headers: {
                     [name: string]: unknown;
