@@ -67,6 +67,7 @@ RECORD_CASES = {
     "release_unknown_steps": ([7, [50], [1]], {"reports": {"reports_owner"}}),
     "reclaim_steps": ([[7]], {"reports": {"reports_owner"}}),
 }
+OWNED = {"reports": {"reports_owner"}, "report_parts": {"report_parts_owner"}}
 PART_CASES = {
     "next_part_in": ([["function:lefts", "function:rights"]], {"report_parts": {"report_parts_due"}}),
     "keep_parts": ([[1000], ["lefts"], [0], [5], 7], {"report_parts": PARTS_PKEY | {"report_parts_owner"}}),
@@ -78,6 +79,8 @@ PART_CASES = {
     "release_part": ([1000, "lefts", 0, 7], {"report_parts": PARTS_PKEY}),
     "release_unknown_parts": ([7, [50], ["lefts"], [1]], {"report_parts": {"report_parts_owner"}}),
     "reclaim_parts": ([[7]], {"report_parts": {"report_parts_owner"}}),
+    "held": ([7, 100], OWNED),
+    "owned": ([7], OWNED),
 }
 LONG, HOUR = timedelta(days=3), timedelta(hours=1)
 UPKEEP_CASES = {
