@@ -12,11 +12,12 @@ from typing import Any
 
 from tickwright.domain.secret_hosts import names_address
 from tickwright.domain.secrets import MASK, REFERENCE
+from tickwright.domain.targets import FORMS, WEB_PORTS
 
 DIGITS_MAX = 4_000  # Python refuses longer numbers; documents written by SQL may have them
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^\s:\\\[\]%&]*)(?::[0-9]*)?")
-_WITHOUT_HOST = frozenset({"alert", "amqp", "kafka", "pg", "python"})
+_WITHOUT_HOST = (FORMS.keys() - WEB_PORTS.keys()) | {"alert"}
 _BROKEN_URL = re.compile(r"\s*(https?|wss?):", re.IGNORECASE)
 _RUN = r"\\(?<!\\\\)\\*"  # JSON in JSON doubles them; from the first one only, else a run takes quadratic time
 _SLASHES = rf"(?:/|{_RUN}(?:/|u002f)|%(?:25)*2f|&#x0*2f;|&#0*47;|&sol;)"

@@ -11,7 +11,7 @@ read differently is refused, not repaired. :mod:`.addresses` decides whether the
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
@@ -93,6 +93,18 @@ class PythonTarget:
 
 
 Target = WebTarget | AmqpTarget | KafkaTarget | PostgresTarget | PythonTarget
+FORMS: Mapping[str, str] = {
+    **{scheme: f"{scheme}://…" for scheme in ("https", "http", "wss", "ws")},
+    "amqp": "amqp:EXCHANGE/ROUTING_KEY",
+    "kafka": "kafka:TOPIC",
+    "pg": "pg:TOPIC",
+    "python": "python:NAME",
+}
+"""How a target is written, by its scheme. A new scheme needs more places: see docs/architecture.md."""
+DESTINATION_SCHEMES = frozenset(FORMS) - {"python"}
+"""Schemes to which a relay sends, and which ``tickwright.outbox`` takes from plain SQL."""
+FORMS_SHOWN = ", ".join(form for scheme, form in FORMS.items() if scheme not in {"http", "ws"})
+"""For helps and errors; the schemes without TLS are left out, because they must be allowed first."""
 OUR_PREFIX = "tickwright"
 
 
@@ -121,7 +133,8 @@ def parse_target(text: str) -> Target:
             return PostgresTarget(_name(rest, _TOPIC, "a pg topic"))
         case "python":
             return PythonTarget(_name(rest, _HANDLER, "a handler name"))
-    raise _invalid("it starts with no known scheme; allowed are https:// http:// wss:// ws:// amqp: kafka: pg: python:")
+    allowed = " ".join(f"{scheme}://" if scheme in WEB_PORTS else f"{scheme}:" for scheme in FORMS)
+    raise _invalid(f"it starts with no known scheme; allowed are {allowed}")
 
 
 def is_internal(target: Target, prefixes: Collection[str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from tickwright.domain.targets import FORMS
 from tickwright.engine.outbox.relay_rules import scheme_of
 from tickwright.engine.outbox.table import lane_heads
 from tickwright.observe.metrics import MetricSpec, Sample
@@ -38,7 +39,6 @@ METRICS: tuple[MetricSpec, ...] = (
 
 SQL = load("tickwright.capabilities.operations.sql", "overview.sql")
 SESSIONS_MAX = 1_000
-SCHEMES = frozenset({"http", "https", "ws", "wss", "amqp", "kafka", "pg", "python"})
 Severity = Literal["critical", "warning", "info"]
 
 
@@ -204,7 +204,7 @@ class OperationsPart(OverviewPart):
         oldest_s: dict[str, float] = {}
         for head in await lane_heads(connection):
             scheme = scheme_of(head["destination"])
-            label = scheme if scheme in SCHEMES else "other"  # users choose destinations; labels stay bounded
+            label = scheme if scheme in FORMS else "other"  # users choose destinations; labels stay bounded
             oldest_s[label] = max(oldest_s.get(label, 0.0), head["age_s"])
         counts = (await read_alerts(connection)).counts
         return [

@@ -9,6 +9,7 @@ import typer
 from tickwright.cli.kit.gateway import ask, put_changes, through
 from tickwright.cli.kit.output import Json, show_answer, show_json, show_page
 from tickwright.domain.errors import Rejected
+from tickwright.domain.targets import FORMS_SHOWN
 
 app = typer.Typer(help="Task types: targets, limits, retry policy.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("name", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
@@ -28,9 +29,7 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def put(
     name: Name,
-    target: Annotated[
-        str | None, typer.Option(help="https:// wss:// amqp:EXCHANGE/KEY kafka:TOPIC pg:TOPIC python:NAME")
-    ] = None,
+    target: Annotated[str | None, typer.Option(help=FORMS_SHOWN)] = None,
     timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Of one attempt; 30s.")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="1 to 1000; 3.")] = None,
     retry_base: Annotated[str | None, typer.Option(metavar="DURATION", help="First wait at most; 1s.")] = None,

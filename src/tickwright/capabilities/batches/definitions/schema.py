@@ -37,7 +37,7 @@ from tickwright.capabilities.batches.executions.states import BatchType, Overlap
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, lasting, one_of, read_fields, whole
 from tickwright.domain.recurrence import UNIT_MAX, Recurrence, UnitType
-from tickwright.domain.targets import parse_target
+from tickwright.domain.targets import FORMS_SHOWN, parse_target
 from tickwright.domain.time_texts import YEAR_MAX, format_duration, parse_instant, parse_rate
 from tickwright.domain.wallclock import zone_of
 
@@ -303,7 +303,7 @@ def destination(allow: Allow) -> Reader:
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
-            raise bad('write a destination, such as "https://…", "amqp:EXCHANGE/KEY", "kafka:TOPIC" or "python:NAME"')
+            raise bad(f"write a destination: {FORMS_SHOWN}")
         parse_target(value)
         allow(value)
         return value

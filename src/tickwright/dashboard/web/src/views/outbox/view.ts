@@ -8,6 +8,6 @@ export const views: ViewInfo[] = [
     order: 3,
     key: "b",
     load: () => import("./OutboxView"),
-    find: (text) => (/^(https?:|wss?:|amqp:|kafka:|nats:)/.test(text) ? [{ label: `Messages that wait for ${text}`, to: `/outbox?part=messages&destination=${encodeURIComponent(text)}` }] : []),
+    find: (text) => (/^(https?|wss?|amqp|kafka|pg):/.test(text) ? [{ label: `Messages that wait for ${text}`, to: `/outbox?part=messages&destination=${encodeURIComponent(text)}` }] : []),
   },
 ];
