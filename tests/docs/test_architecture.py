@@ -9,13 +9,32 @@ import tickwright
 
 ROOT = Path(tickwright.__file__).parent
 TEXT = (ROOT.parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"`([a-z_]+/[\w/.]+)`", TEXT)))
+NAMED = sorted(set(re.findall(r"`([a-z_]+/[\w/.-]+)`", TEXT)))
+PARTS = sorted(
+    (name, part)
+    for name, parts in re.findall(r"`([a-z_]+/[\w/.-]+)` \(((?:`\w+`(?:, )?)+)[):]", TEXT)
+    for part in re.findall(r"\w+", parts)
+)
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_file_of_the_map_exists(name: str) -> None:
     """A file that moves takes its name on the map along."""
-    assert name.startswith("sql/") or (ROOT / name).exists()
+    assert name.startswith("sql/") or (ROOT / name).exists() or (ROOT.parents[1] / name).exists()
+
+
+@pytest.mark.parametrize(("name", "part"), PARTS)
+def test_a_part_that_the_map_names_is_in_its_file(name: str, part: str) -> None:
+    """A function or a query that moves takes its name on the map along."""
+    assert re.search(rf"(class|def|name:|FUNCTION|TRIGGER) {part}\b", (ROOT / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(set(re.findall(r"`(\w+)\.([A-Z_]+)`", TEXT))))
+def test_a_constant_of_the_map_exists(module: str, name: str) -> None:
+    """The map has names of constants instead of their values, which change."""
+    assert any(
+        re.search(rf"^{name}\b", path.read_text(encoding="utf-8"), re.MULTILINE) for path in ROOT.rglob(f"{module}.py")
+    )
 
 
 def test_every_room_is_on_the_map() -> None:

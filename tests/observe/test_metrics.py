@@ -30,7 +30,7 @@ from tickwright.engine.outbox.relay import relay_source
 from tickwright.observe.metrics import MetricsPage, Sample, Source, TickwrightCollector
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
-from tickwright.process.installation import overview_parts
+from tickwright.process.installation import lease_purposes, overview_parts
 from tickwright.process.node import open_node
 from tickwright.process.readings import (
     DatabaseReadings,
@@ -115,6 +115,13 @@ def test_prometheus_rules_use_metrics_that_exist() -> None:
     assert named <= {rule.name for rule in RULES}
     firing = text[text.index("- alert: TickwrightFiring") :]
     assert "labels:" not in firing  # it would overwrite the rule's own severity
+
+
+def test_the_page_names_every_lease() -> None:
+    """A loop under a lease that a plugin declares is a value of the label ``lease``."""
+    said = (ROOT / "docs/metrics.md").read_text().partition("The lease's label is")[2].partition("How upkeep fares")[0]
+    named = {name.partition(":")[0] for name in re.findall(r"`([a-z:<>-]+)`", said)}
+    assert named - {"scheduler"} == {name.partition(":")[0] for name in lease_purposes()}
 
 
 async def test_the_workers_counters_are_read_at_scrape_time() -> None:
