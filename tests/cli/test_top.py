@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from io import StringIO
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from kit.api import running_api
 from kit.cli import environment, tickwright
 from kit.waiting import eventually
-from tickwright.capabilities.batches.overview import ExecutionsNow
+from tickwright.capabilities.batches.overview import ExecutionNow, ExecutionsNow
 from tickwright.capabilities.fanout.overview import FanoutNow
-from tickwright.capabilities.jobs.overview import JobsNow
+from tickwright.capabilities.jobs.overview import JobsNow, LatestJob
 from tickwright.capabilities.operations.overview import AlertsNow, LeasesNow, OutboxNow, WorkersNow
-from tickwright.capabilities.polling.overview import PollsNow
+from tickwright.capabilities.polling.overview import PartnerNow, PollsNow
 from tickwright.capabilities.reports.overview import ReportsNow
 from tickwright.cli.live.view import draw, duration, lines
 from tickwright.ports.ids import monotonic
@@ -122,6 +123,22 @@ def test_a_stale_overview_says_so_first() -> None:
     [line] = lines(VIEW, PARTS)
     assert line.startswith("STALE since 12:00:05Z (gone) · waiting 0 · due ≥10000 · running 3 · started 12.2/s · ")
     assert "caught up: too many to tell" in line
+
+
+def test_what_users_wrote_is_shown_as_it_is() -> None:
+    """Brackets in an error, and in the names of a type and a partner, are neither markup nor swallowed."""
+    text = "[/data/in] is not [red] :key: [/]"
+    execution = ExecutionNow(7, "loans", "EXCEPTION_OCCURRED", False, 0, 0, 0, 0, 0, 0, 0, 4.0, text)
+    job = LatestJob(1, "[/type]", "failed", 1, 1, VIEW.at, text)
+    polls = replace(VIEW.polls, trackers=1, partners=[PartnerNow("[/dhl]", "called", 0, 0, 0, 0, 0.0, "20/s")])
+    jobs = replace(VIEW.jobs, latest=[job])
+    view = replace(VIEW, jobs=jobs, polls=polls, executions=replace(VIEW.executions, latest=[execution]))
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(draw(view, PARTS, "top"))
+    shown = console.export_text()
+    assert shown.count(text) == 2
+    assert "[/type]" in shown
+    assert "[/dhl]" in shown
 
 
 def test_durations_have_the_unit_that_fits() -> None:

@@ -89,7 +89,7 @@ class OverviewPart:
         return ()
 
     def draw(self, view: "OverviewBase") -> Sequence[Any]:
-        """Return the same for a terminal: what ``rich`` can print."""
+        """Return the same for a terminal: what ``rich`` can print; a string is shown as it is, without markup."""
         return self.lines(view)
 
 

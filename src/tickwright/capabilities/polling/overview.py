@@ -154,7 +154,6 @@ def _fresh(polls: PollsNow) -> str:
 def draw_polls(polls: PollsNow) -> Any:
     """Return the polls for a terminal: the next sixty seconds as bars, one cron for comparison, a line per partner."""
     from rich.console import Group
-    from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
@@ -174,6 +173,6 @@ def draw_polls(polls: PollsNow) -> Any:
         partners.add_column(column, no_wrap=True, justify="left" if column in {"partner", "now"} else "right")
     for one in polls.partners:
         shown = ("polls_per_s", "allowed", "selected", "polled", "late", "superseded")
-        numbers = (escape(str(getattr(one, name))) for name in shown)
-        partners.add_row(escape(one.name), Text(one.state, style=_STATES.get(one.state, "magenta")), *numbers)
+        numbers = (Text(str(getattr(one, name))) for name in shown)
+        partners.add_row(Text(one.name), Text(one.state, style=_STATES.get(one.state, "magenta")), *numbers)
     return Group(load_, fresh, Text(), partners)

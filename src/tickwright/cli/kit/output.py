@@ -55,8 +55,8 @@ def console(*, stderr: bool = False) -> Console:
     """Return a console; it wraps lines on a terminal, never in a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        return _VisibleConsole(file=stream, highlight=False)
-    return _VisibleConsole(file=stream, highlight=False, no_color=True, width=PIPE_WIDTH, soft_wrap=True)
+        return _VisibleConsole(file=stream, highlight=False, emoji=False)
+    return _VisibleConsole(file=stream, highlight=False, emoji=False, no_color=True, width=PIPE_WIDTH, soft_wrap=True)
 
 
 def say(text: str) -> None:

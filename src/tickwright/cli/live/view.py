@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -48,8 +47,13 @@ def draw(view: OverviewBase, parts: OverviewParts, title: str) -> RenderableType
         _standing(view),
         Text(),
         _latest(view.jobs.latest),
-        *(item for part in parts if (drawn := part.draw(view)) for item in (Text(), *drawn)),
+        *(_as_it_is(item) for part in parts if (drawn := part.draw(view)) for item in ("", *drawn)),
     )
+
+
+def _as_it_is(item: RenderableType) -> RenderableType:
+    """Return an item in which brackets are no markup: a line can have a user's text."""
+    return Text(item) if isinstance(item, str) else item
 
 
 def _numbers(view: OverviewBase) -> RenderableType:
@@ -135,11 +139,11 @@ def _latest(jobs: Sequence[LatestJob]) -> RenderableType:
     for job in jobs:
         table.add_row(
             str(job.id),
-            escape(job.task_type),
+            Text(job.task_type),
             Text(job.status, style=_COLOURS.get(job.status, "")),
             f"{job.attempts}/{job.max_attempts}",
             job.due_at.strftime("%H:%M:%S"),
-            escape(job.error or ""),
+            Text(job.error or ""),
         )
     return table
 
