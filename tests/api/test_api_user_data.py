@@ -377,7 +377,7 @@ async def test_an_alert_names_the_host_of_a_destination_only(database_url: str) 
             )
         rule = next(rule for rule in RULES if rule.name == "outbox_oldest")
         async with api.pool.acquire() as connection:
-            [finding] = await alerting._ask(connection, [rule])
+            [finding] = await alerting._query(connection, [rule])
         assert finding.subject == "https://hooks.example/…"
         assert finding.facts["age_s"] >= 900
 
@@ -389,7 +389,9 @@ async def test_an_alert_tells_receivers_the_host_only_of_an_address_in_its_facts
         assert receiver.status == 201, receiver.body
         rule = next(rule for rule in RULES if rule.name == "outbox_oldest")
         async with api.pool.acquire() as connection, connection.transaction():
-            await alerting._settle(connection, rule, [Finding("x", {"age_s": 900, "reason": f"no {DOOR}"})], set())
+            await alerting._apply_findings(
+                connection, rule, [Finding("x", {"age_s": 900, "reason": f"no {DOOR}"})], set()
+            )
         told = await api.pool.fetchval("SELECT payload::text FROM tickwright.outbox WHERE destination LIKE 'alert:%'")
         alert = (await api.operator.get("/v1/alerts")).json["items"][0]
     assert alert["facts"] == {"age_s": 900, "reason": "no https://hooks.example/…"}

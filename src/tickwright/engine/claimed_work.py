@@ -26,10 +26,10 @@ from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection
 
-LOOK_S = 5.0
-LOOK_WITHOUT_NEWS_S = 0.5
+POLL_S = 5.0
+POLL_WITHOUT_WAKEUPS_S = 0.5
 KEEP_S = 1.0
-AWAY_S = 1.0
+UNAVAILABLE_S = 1.0
 
 _log = structlog.get_logger("tickwright.claims")
 
@@ -102,7 +102,7 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
     # ------------------------------------------------------------------ what a subclass writes
 
     @abstractmethod
-    async def _look(self) -> float:
+    async def _poll(self) -> float:
         """Claim what is due, as far as there is room; return in how many seconds to try again. Raises only bugs."""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
     async def _ours(self, held: Mapping[_K, _H]) -> Collection[_K]:
         """Return which of these are still ours and wanted."""
 
-    async def _looked(self, held: Sequence[_H]) -> None:
+    async def _after_check(self, held: Sequence[_H]) -> None:
         """Do other work that is due after each check of claims; lost claims are cancelled before."""
 
     # ------------------------------------------------------------------ service
@@ -127,7 +127,7 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
             keeping = group.create_task(self._keep())
             while not self.stopping.is_set():
                 self.wakeup.clear()
-                wait_s = await self._look()
+                wait_s = await self._poll()
                 self.tick()
                 await self.wait_for_work(wait_s)
             await self._none_runs()
@@ -158,9 +158,9 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
             held.lose()
 
     @property
-    def _look_s(self) -> float:
+    def _poll_s(self) -> float:
         """Seconds to wait where no due time is known."""
-        return LOOK_S if self._wakeups.works else LOOK_WITHOUT_NEWS_S
+        return POLL_S if self._wakeups.works else POLL_WITHOUT_WAKEUPS_S
 
     # ------------------------------------------------------------------ carrying out
 
@@ -180,7 +180,7 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
         except Exception:  # noqa: BLE001  the attempt's boundary
             outcome = "broken"
             _log.exception("claims.attempt_broken", key=held.claim.key)
-            await asyncio.sleep(AWAY_S)  # it will be claimed again at once, and may raise again
+            await asyncio.sleep(UNAVAILABLE_S)  # it will be claimed again at once, and may raise again
         finally:
             if self._held.get(key) is held:
                 del self._held[key]
@@ -210,7 +210,7 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
             for key, claim in held.items():
                 if key not in ours and self._held.get(key) is claim and not claim.is_ending:
                     claim.lose()
-            await self._looked([*held.values()])
+            await self._after_check([*held.values()])
 
 
 async def write_surely(session: Session, held: Held[Any], write: Callable[[], Awaitable[bool]]) -> bool:
@@ -230,4 +230,4 @@ async def write_surely(session: Session, held: Held[Any], write: Callable[[], Aw
             _log.warning("claims.end_not_written", key=held.claim.key, error=repr(error))
             if session.token != held.owner:
                 return False
-            await asyncio.sleep(AWAY_S)
+            await asyncio.sleep(UNAVAILABLE_S)

@@ -325,7 +325,7 @@ def leases_source(services: Sequence[LeaseHolder]) -> Source:
     return read
 
 
-AWAY_S = 1.0
+UNAVAILABLE_S = 1.0
 TERMS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
 """Terms of an ordinary loop's lease: another process takes over within 20 s."""
 
@@ -364,6 +364,6 @@ class LeasedRounds(LeasedService):
                 rest_s = await self._round(lease)
             except UNAVAILABLE as error:
                 _rounds_log.warning("rounds.failed", loop=self.name, error=repr(error))
-                rest_s = AWAY_S
+                rest_s = UNAVAILABLE_S
             self.tick()
             await self.wait_for_work(min(max(rest_s, 0.0), self._rest_max_s))

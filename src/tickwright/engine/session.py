@@ -183,13 +183,13 @@ class WorkerSession(LoopService):
         return self._renewed_s + self.terms.renew_every.total_seconds()
 
     async def _tick(self) -> None:
-        self._look_for_table_locks()
+        self._search_table_locks()
         if not self._token:
             await self.open()
             return
         if monotonic() >= self._next_renewal_s() - _CHECK_S:
             if not await self._renew_and_beat():
-                self._look_for_table_locks()  # while the renewal waits, maybe for such a lock
+                self._search_table_locks()  # while the renewal waits, maybe for such a lock
                 await self.renew()
                 self._run_beside("heartbeat", self._beat)
             if any(gate.unsure for gate in self._gates):  # a full process makes no claim that would settle it
@@ -203,9 +203,9 @@ class WorkerSession(LoopService):
             _log.warning("database.slow", reason=complaint)
         self._is_far = complaint is not None
 
-    def _look_for_table_locks(self) -> None:
+    def _search_table_locks(self) -> None:
         if self._table_locks.is_due():
-            self._run_beside("table locks", self._table_locks.look)
+            self._run_beside("table locks", self._table_locks.search)
 
     def _run_beside(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start ``work`` unless it runs already; renewals do not wait for it. The next call raises its bug."""

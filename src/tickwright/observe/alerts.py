@@ -44,7 +44,7 @@ class AlertRule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One subject in trouble, found by a rule."""
+    """One affected subject, found by a rule."""
 
     subject: str
     facts: Mapping[str, Any]

@@ -39,7 +39,7 @@ from tickwright.store.queries import load
 PERIOD_S = 0.2
 GAP_S = 0.02
 IDLE_S = 1.0
-AWAY_S = 0.2
+UNAVAILABLE_S = 0.2
 CALLS_BYTES_MAX = 10_000
 SQL = load("tickwright.partners.sql", "partners.sql")
 METRICS: tuple[MetricSpec, ...] = (
@@ -149,7 +149,7 @@ class PartnerContract(LoopService):
                 await self._exchange([permits for _, permits in needy])
         except UNAVAILABLE as error:
             _log.warning("partners.exchange_failed", error=repr(error))
-            await asyncio.sleep(AWAY_S)
+            await asyncio.sleep(UNAVAILABLE_S)
         self.tick()
         return bool(needy)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tickwright.embedded import EmbeddedServer
 
 T = TypeVar("T")
-LOOK_S = 1.0
+POLL_S = 1.0
 _log = structlog.get_logger("tickwright.process")
 
 
@@ -76,7 +76,7 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
 async def _keep_running(server: "EmbeddedServer") -> None:
     """Restart the embedded server when it was killed; every process that uses the home does this."""
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
         if await _finish(asyncio.ensure_future(asyncio.to_thread(lambda: server.is_running))):
             continue
         _log.warning("database.embedded_server_gone", advice="starting it again")

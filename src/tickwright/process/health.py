@@ -150,7 +150,9 @@ class HealthServer:
         ready = database and has_room and all(state.ready for state in states)
         body = {
             "status": "ready" if ready else "not_ready",
-            "database": NO_ROOM if not has_room else TableLocks.complaint() or slowness() or _said(answers=database),
+            "database": NO_ROOM
+            if not has_room
+            else TableLocks.operator_message() or slowness() or _said(answers=database),
             "services": [
                 {
                     "name": state.name,

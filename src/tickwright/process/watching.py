@@ -73,5 +73,5 @@ def readiness(states: Sequence[ServiceState], *, database: bool) -> Readiness:
         state.name: "not ready" if not state.ready else "ok" if database or state.name == HealthServer.name else waits
         for state in states
     }
-    checks["database"] = TableLocks.complaint() or slowness() or ("ok" if database else "no answer")
+    checks["database"] = TableLocks.operator_message() or slowness() or ("ok" if database else "no answer")
     return Readiness(database and all(state.ready for state in states), checks)

@@ -42,7 +42,7 @@ UNPACKED_BYTES_MAX = 64 * 1024**3
 LOADS_AT_ONCE = 2
 LOAD_TIME_MAX = timedelta(hours=1)
 """Of one load, including the wait for a slot."""
-LOOK_S = 0.25
+POLL_S = 0.25
 KEPT = 4
 READERS_MAX = 8
 INTERRUPT_AGAIN_S = 0.05
@@ -166,11 +166,11 @@ class _Load:
         self._process: QueryProcess | None = None
 
     async def run(self, order: str, threads: ThreadPoolExecutor) -> None:
-        """Load the file and check the size of the database every ``LOOK_S``; on failure, remove everything."""
+        """Load the file and check the size of the database every ``POLL_S``; on failure, remove everything."""
         running = asyncio.get_running_loop().run_in_executor(threads, self._load, order)
         try:
             while not running.done():
-                await asyncio.wait({running}, timeout=LOOK_S)
+                await asyncio.wait({running}, timeout=POLL_S)
                 self._check_bytes()
             running.result()
         except BaseException:

@@ -252,7 +252,7 @@ KEPT_S = 3.0
 """How long the test of a kept connection may take."""
 CONNECT_TIMEOUT_S = 10
 CANCEL_S = 2.0
-LOOK_S = 1.0
+POLL_S = 1.0
 """Interval at which the driver checks a silent socket; its default has no pause."""
 GRACE_S = 2.0
 """How much longer than the server this process waits, because the server's error has more details."""
@@ -409,7 +409,7 @@ async def _execute(connection: Connection, sql: str) -> Sequence[PGresult]:
 
 async def wait_for(pg: PGconn, talking: PQGen[_T]) -> _T:
     """Run one of the driver's generators; sleep while there is nothing to read."""
-    return await waiting.wait_async(talking, pg.socket, interval=LOOK_S)
+    return await waiting.wait_async(talking, pg.socket, interval=POLL_S)
 
 
 _ONE_QUERY = _Q["one_query"].rpartition("\n")[2].removesuffix("{query}")

@@ -17,7 +17,7 @@ from kit.rabbit_tasks import Fanout as RabbitFanout
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.overview import line_of, read_fanout
-from tickwright.capabilities.operations.alerts.alerting import Alerting, Patience
+from tickwright.capabilities.operations.alerts.alerting import Alerting, RuleSchedule
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.session import WorkerSession
@@ -264,23 +264,23 @@ async def test_entities_whose_partner_is_not_called_are_not_stale(
 
 def test_what_has_to_last_fires_only_then_and_again_from_the_beginning() -> None:
     """A minute of a deploy is no alert; somebody else's alert goes on, whoever looks."""
-    patience, rule = Patience(), AlertRule("r", "info", "", hold=timedelta(minutes=1))
+    schedule, rule = RuleSchedule(), AlertRule("r", "info", "", hold=timedelta(minutes=1))
     found = [Finding("a", {}), Finding("b", {})]
-    assert patience.lasting(rule, found, {"b"}, 0.0) == found[1:]
-    assert patience.lasting(rule, found[:1], set(), 59.0) == []
-    assert patience.lasting(rule, found, set(), 60.0) == found[:1]
-    assert patience.lasting(rule, [], set(), 61.0) == []
-    assert patience.lasting(rule, found, set(), 130.0) == []
+    assert schedule.lasting(rule, found, {"b"}, 0.0) == found[1:]
+    assert schedule.lasting(rule, found[:1], set(), 59.0) == []
+    assert schedule.lasting(rule, found, set(), 60.0) == found[:1]
+    assert schedule.lasting(rule, [], set(), 61.0) == []
+    assert schedule.lasting(rule, found, set(), 130.0) == []
 
 
 def test_a_rule_that_costs_more_is_asked_less_often() -> None:
     """In between nothing is looked at, and nothing is called over."""
-    patience = Patience()
+    schedule = RuleSchedule()
     rule, other = AlertRule("r", "info", "", every=timedelta(minutes=1)), AlertRule("s", "info", "")
-    assert patience.is_due(rule, 5.0)
-    assert not patience.is_due(rule, 64.0)
-    assert patience.is_due(rule, 65.0)
-    assert all(patience.is_due(other, 65.0) for _ in range(2))
+    assert schedule.is_due(rule, 5.0)
+    assert not schedule.is_due(rule, 64.0)
+    assert schedule.is_due(rule, 65.0)
+    assert all(schedule.is_due(other, 65.0) for _ in range(2))
 
 
 async def test_a_hold_is_kept_in_the_loop(world: FanoutWorld, watch: Watch) -> None:

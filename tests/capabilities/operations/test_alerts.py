@@ -19,7 +19,7 @@ from kit.leases import LONG
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.operations.alerts import alerting as module
-from tickwright.capabilities.operations.alerts.alerting import Alerting, ClockWatch, Patience
+from tickwright.capabilities.operations.alerts.alerting import Alerting, ClockWatch, RuleSchedule
 from tickwright.capabilities.polling.relay import batches as relay_store
 from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, AlertRule, Finding, summary_of
@@ -824,10 +824,10 @@ async def test_a_missing_savepoint_is_found(pool: asyncpg.Pool, lease: Lease, mo
 
 def test_a_rule_that_is_asked_less_often_is_asked_again_in_a_round_that_is_done_again() -> None:
     """The first try of a round leaves nothing behind: its transaction was rolled back."""
-    patience, rule = Patience(), AlertRule("r", "info", "", every=timedelta(minutes=1))
-    assert patience.is_due(rule, 5.0)
-    assert patience.is_due(rule, 5.0)
-    assert not patience.is_due(rule, 20.0)
+    schedule, rule = RuleSchedule(), AlertRule("r", "info", "", every=timedelta(minutes=1))
+    assert schedule.is_due(rule, 5.0)
+    assert schedule.is_due(rule, 5.0)
+    assert not schedule.is_due(rule, 20.0)
 
 
 def test_a_summary_never_fails_for_a_missing_fact() -> None:

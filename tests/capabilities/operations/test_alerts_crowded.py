@@ -98,11 +98,11 @@ async def test_made_up_destinations_hide_no_message_that_waits(pool: asyncpg.Poo
     )
     oldest, many = parts_of("outbox_oldest"), parts_of("outbox_many_destinations")
     async with pool.acquire() as connection:
-        assert await alerting._ask(connection, many) == []
+        assert await alerting._query(connection, many) == []
         await connection.execute(LOWEST)
-        findings = await alerting._ask(connection, oldest)
+        findings = await alerting._query(connection, oldest)
         heads = await lane_heads(connection)
-        [said] = await alerting._ask(connection, many)
+        [said] = await alerting._query(connection, many)
     assert {finding.subject for finding in findings} == {f"https://h{n}.example/…" for n in range(1, 51)}
     assert len(heads) == 1000
     assert (said.subject, said.facts) == ("destinations", {"count": 1000})
@@ -123,7 +123,7 @@ async def test_younger_tries_hide_no_message_that_waits(pool: asyncpg.Pool, othe
     await pool.execute(TRIED, destination, 1, 3600, 1200)
     await pool.execute(TRIED, destination, before, 0, 1)
     async with pool.acquire() as connection:
-        [found] = await alerting._ask(connection, oldest)
+        [found] = await alerting._query(connection, oldest)
         heads = {head["destination"]: head["age_s"] for head in await lane_heads(connection)}
     assert found.subject == "https://shop.example/…"
     assert heads.keys() == {destination} | ({"pg:other"} if others else set())
@@ -143,10 +143,10 @@ async def test_very_many_dead_letters_hide_no_others_unsaid(pool: asyncpg.Pool) 
     await pool.execute(DEAD, 0, 50, "pg:quiet", 10)
     await pool.execute(DEAD, 100, 10_000, "pg:noise", 0)
     async with pool.acquire() as connection:
-        found = await alerting._ask(connection, letters)
+        found = await alerting._query(connection, letters)
         assert {finding.subject for finding in found} == {"pg:quiet", "pg:noise"}
         assert not found.cut
-        assert await alerting._ask(connection, many) == []
+        assert await alerting._query(connection, many) == []
         await connection.execute(DEAD, 100_000, 30_000, "pg:noise", 0)
-        assert (await alerting._ask(connection, letters)).cut
-        assert [finding.subject for finding in await alerting._ask(connection, many)] == ["letters"]
+        assert (await alerting._query(connection, letters)).cut
+        assert [finding.subject for finding in await alerting._query(connection, many)] == ["letters"]

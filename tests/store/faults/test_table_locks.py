@@ -159,7 +159,7 @@ async def test_a_lock_without_a_right_is_ended_and_jobs_run_again(
 async def test_every_kind_of_request_is_seen(app_role: AppRole, pool: Pool, name: str) -> None:
     """Rules and triggers; on tables, indexes and views."""
     async with under(OTHERS[name], app_role.url) as (holder, asking, _):
-        await TableLocks(pool).look()
+        await TableLocks(pool).search()
         await eventually_async(lambda: _over(asking), what="the request is ended")
         assert isinstance(asking.exception(), ENDED), asking.exception()
         assert await holder.fetchval("SELECT 1") == 1
@@ -176,7 +176,7 @@ async def test_who_holds_such_a_lock_and_waits_for_another_is_seen(app_role: App
     async with under(queue, app_role.url), under(Attack("SELECT", (constraint,)), app_role.url) as (_, asking, _pid):
         with pytest.raises(asyncpg.LockNotAvailableError):
             await pool.execute("SET lock_timeout = 100; UPDATE tickwright.workers SET name = name")
-        await TableLocks(pool).look()
+        await TableLocks(pool).search()
         await eventually_async(lambda: _over(asking), what="the session that holds the lock is ended")
 
 
@@ -252,7 +252,7 @@ async def crowd(app_role: AppRole, other: asyncpg.Connection) -> AsyncIterator[C
 
 async def test_only_who_can_never_have_the_lock_is_ended(crowd: Crowd, pool: Pool) -> None:
     """An owner, a migration, a role with a right that such a lock belongs to, and a writer that waits go on."""
-    await TableLocks(pool).look()
+    await TableLocks(pool).search()
     assert await crowd.ended({"reader"}) == {"reader"}
 
 
@@ -280,7 +280,7 @@ async def test_each_condition_is_needed(crowd: Crowd, pool: Pool, mutant: str, m
     text = module._SQL["end_table_locks"]
     assert text.count(guard) == 1
     monkeypatch.setattr(module, "_SQL", {**module._SQL, "end_table_locks": text.replace(guard, instead)})
-    await TableLocks(pool).look()
+    await TableLocks(pool).search()
     assert await crowd.ended(expected) == expected
 
 
@@ -294,7 +294,7 @@ async def test_nobody_looks_until_a_statement_was_held_up(
     assert not locks.is_due()
     await _held_up(other, pool)
     assert locks.is_due()
-    await locks.look()
+    await locks.search()
     assert not locks.is_due()
     monkeypatch.setattr(HeldUp, "seen_s", float("-inf"))
     mutate(monkeypatch, pools._run_statement, "HeldUp.seen_s = monotonic()", "pass")
@@ -399,6 +399,6 @@ async def test_a_pool_of_a_role_that_may_signal_ends_them(plain: Plain) -> None:
         await superuser.execute(f"GRANT pg_signal_backend TO {plain.owner}")
     pool = await open_pool(plain.url, max_size=1)
     async with under(ATTACKS["workers"], plain.app.url) as (_, asking, _pid):
-        await TableLocks(pool).look()
+        await TableLocks(pool).search()
         await eventually_async(lambda: _over(asking), what="it is ended")
     pool.terminate()

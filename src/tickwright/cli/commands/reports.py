@@ -19,7 +19,7 @@ COLUMNS = ("id", "type", "status", "requester", "department", "parts_done", "par
            "finished_at")  # fmt: skip
 PARTS = ("listener", "stage", "kind", "required", "state", "rows", "attempts", "error")
 OVER = frozenset({"finished", "failed", "cancelled"})
-LOOK_S = 0.5
+POLL_S = 0.5
 ReportId = Annotated[int, typer.Argument(min=1, max=2**63 - 1, metavar="ID", help="The report's id.")]
 Output = Annotated[
     str | None, typer.Option("--output", "-o", metavar="FILE", help="A file or a folder; by default the file's name.")
@@ -69,7 +69,7 @@ def request(
 async def _request(gateway: Gateway, body: Mapping[str, Any], *, wait: bool, output: str | None) -> dict[str, Any]:
     done: dict[str, Any] = await gateway.ask("POST", "/reports", body=body)
     while wait and done["status"] not in OVER:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
         done |= await gateway.ask("GET", f"/reports/{done['id']}")
     if output is not None and done["status"] == "finished":
         done["download"] = await download_file(gateway, done["id"], output)

@@ -35,7 +35,7 @@ from tickwright.capabilities.batches.executions.chunks_store import (
 )
 from tickwright.domain.errors import Contended, Rejected, failure_text, storable
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.claimed_work import AWAY_S, ClaimedWork, Held, write_surely
+from tickwright.engine.claimed_work import UNAVAILABLE_S, ClaimedWork, Held, write_surely
 from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
@@ -47,7 +47,7 @@ from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 CHANNEL = "tickwright_batches"
 BUSY_S = 0.02
-FULL_LOOK_S = 1.0
+FULL_POLL_S = 1.0
 """How long nothing ends before a full process looks for another batch's chunks; a wake-up makes it look at once."""
 RETRY_CAP = timedelta(minutes=5)
 RETRIES = RetryPolicy(cap=RETRY_CAP)
@@ -98,13 +98,13 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         self._store, self._works, self._at_once = store, works, at_once
         self._attempts = Attempts(store, session, works, probe=probe)
 
-    async def _look(self) -> float:
-        """Take what there is room for; return after how many seconds to look again."""
+    async def _poll(self) -> float:
+        """Take what there is room for; return the seconds until the next try."""
         served = self._works.served()
         if not self._session.holds() or not served:
-            return AWAY_S
-        look_s = self._look_s
-        # Full, and nothing has ended since the last look: a batch that has nothing here may take one more.
+            return UNAVAILABLE_S
+        poll_s = self._poll_s
+        # Full, and nothing has ended since the last try: a batch that has nothing here may take one more.
         is_full = len(self._held) >= self._at_once
         but = sorted({held.claim.run.batch_id for held in self._held.values()}) if is_full else []
         try:
@@ -112,11 +112,11 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
                 if not await self._take(served, but):
                     next_s = await self._store.next_in_s(served, but=but)
                     # due, and nothing could be taken: another consumer has the row locked
-                    return look_s if next_s is None else min(max(next_s, BUSY_S), look_s)
+                    return poll_s if next_s is None else min(max(next_s, BUSY_S), poll_s)
         except UNAVAILABLE as error:
             _log.warning("batches.claim_failed", error=repr(error))
-            return AWAY_S
-        return look_s if is_full else min(FULL_LOOK_S, look_s)  # a running chunk that ends wakes this loop
+            return UNAVAILABLE_S
+        return poll_s if is_full else min(FULL_POLL_S, poll_s)  # a running chunk that ends wakes this loop
 
     async def _take(self, served: Sequence[str], but: Sequence[int]) -> bool:
         async with self._gate.claiming() as (owner, number):

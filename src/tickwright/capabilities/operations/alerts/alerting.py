@@ -11,7 +11,7 @@ the rules that it left out.
 
 A round also renews the lease, so an idle process has four transactions a minute. The same transaction writes one outbox
 row per changed alert and matching receiver, which the relay delivers (:mod:`.receivers`). Of a rule with hundreds of
-new alerts it writes ``TOLD_MAX`` a round.
+new alerts it writes ``NOTIFIED_MAX`` a round.
 """
 
 import json
@@ -45,7 +45,7 @@ JUMP_SHOWN_S = 300.0
 SUBJECT_CHARS_MAX = 200
 ERROR_CHARS_MAX = 300
 FIRING_MAX = 2000
-TOLD_MAX = 20
+NOTIFIED_MAX = 20
 
 _log = structlog.get_logger("tickwright.alerts")
 
@@ -70,9 +70,9 @@ class ClockWatch:
         self._jump_s = 0.0
         self._seen_s = float("-inf")
 
-    def sample(self, db_s: float, asked_s: float, answered_s: float) -> None:
+    def sample(self, db_s: float, queried_s: float, answered_s: float) -> None:
         """Take one reading, made between two instants of the monotonic clock."""
-        middle_s, doubt_s = (asked_s + answered_s) / 2, (answered_s - asked_s) / 2
+        middle_s, doubt_s = (queried_s + answered_s) / 2, (answered_s - queried_s) / 2
         if self._last is not None:
             jump_s = (db_s - self._last[0]) - (middle_s - self._last[1])
             if abs(jump_s) > JUMP_S + 2 * doubt_s:
@@ -86,23 +86,23 @@ class ClockWatch:
         return [Finding("database", {"jump_s": round(self._jump_s, 1)})]
 
 
-class Patience:
+class RuleSchedule:
     """Which rules are due in a round, and which subjects were found for long enough to fire."""
 
     def __init__(self) -> None:
-        self._asked_s: dict[str, float] = {}
+        self._queried_s: dict[str, float] = {}
         self._since_s: dict[str, dict[str, float]] = {}
 
-    def asked_s(self, rule: AlertRule) -> float:
+    def queried_s(self, rule: AlertRule) -> float:
         """Return when the rule was queried last."""
-        return self._asked_s.get(rule.name, float("-inf"))
+        return self._queried_s.get(rule.name, float("-inf"))
 
     def is_due(self, rule: AlertRule, now_s: float) -> bool:
         """Whether to query the rule now."""
-        asked_s = self.asked_s(rule)
-        if asked_s < now_s < asked_s + rule.every.total_seconds():  # equal: the same round runs again
+        queried_s = self.queried_s(rule)
+        if queried_s < now_s < queried_s + rule.every.total_seconds():  # equal: the same round runs again
             return False
-        self._asked_s[rule.name] = now_s
+        self._queried_s[rule.name] = now_s
         return True
 
     def lasting(
@@ -139,7 +139,7 @@ class Alerting(LeasedService):
         for rule in rules:
             self._rules[rule.name].append(rule)
         self.clock = ClockWatch()
-        self.patience = Patience()
+        self.schedule = RuleSchedule()
         self._failed: dict[str, str] = {}
 
     async def _rounds(self, lease: Lease) -> None:
@@ -164,35 +164,35 @@ class Alerting(LeasedService):
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            asked_s = monotonic()
+            queried_s = monotonic()
             db_s = await connection.fetchval(SQL["clock"], f"{round(1000 * RULE_S)}ms")
-            self.clock.sample(db_s, asked_s, monotonic())
+            self.clock.sample(db_s, queried_s, monotonic())
             firing: defaultdict[str, set[str]] = defaultdict(set)
             for row in await connection.fetch(SQL["firing"]):
                 firing[row["rule"]].add(row["subject"])
             for rule in sorted((parts[0] for parts in self._rules.values()), key=self._turn):
                 if self.stopping.is_set():  # with a slow database, rounds are long; what was found is written
                     return
-                if self.patience.is_due(rule, now_s):
+                if self.schedule.is_due(rule, now_s):
                     await self._evaluate(connection, rule, firing[rule.name], isolated=isolated)
-                if monotonic() - asked_s > ROUND_S:
+                if monotonic() - queried_s > ROUND_S:
                     break
-            await _settle(connection, CLOCK_JUMP, self.clock.findings(monotonic()), firing[CLOCK_JUMP.name])
+            await _apply_findings(connection, CLOCK_JUMP, self.clock.findings(monotonic()), firing[CLOCK_JUMP.name])
             failed = [Finding(name, {"error": error}) for name, error in self._failed.items()]
-            await _settle(connection, RULE_FAILED, failed, firing[RULE_FAILED.name])
+            await _apply_findings(connection, RULE_FAILED, failed, firing[RULE_FAILED.name])
 
     def _turn(self, rule: AlertRule) -> tuple[bool, float]:
         """Return the sort key of a round: failed rules come last, else those first that were queried longest ago."""
-        return rule.name in self._failed, self.patience.asked_s(rule)
+        return rule.name in self._failed, self.schedule.queried_s(rule)
 
     async def _evaluate(
         self, connection: Connection, rule: AlertRule, firing: Collection[str], *, isolated: bool
     ) -> None:
         try:
             async with connection.transaction() if isolated else nullcontext():
-                found = await _ask(connection, self._rules[rule.name])
-                lasting = self.patience.lasting(rule, found, firing, monotonic()) if rule.hold else found
-                await _settle(connection, rule, lasting, firing, cut=found.cut)
+                found = await _query(connection, self._rules[rule.name])
+                lasting = self.schedule.lasting(rule, found, firing, monotonic()) if rule.hold else found
+                await _apply_findings(connection, rule, lasting, firing, cut=found.cut)
         except Exception as error:
             if connection.is_closed() or isinstance(error, TimeoutError):  # the database failed, not the rule
                 raise
@@ -204,13 +204,13 @@ class Alerting(LeasedService):
             self._failed.pop(rule.name, None)
 
 
-async def _ask(connection: Connection, parts: Sequence[AlertRule]) -> Findings:
+async def _query(connection: Connection, parts: Sequence[AlertRule]) -> Findings:
     """Return the findings of a rule; its parts are the queries of several plugins."""
     findings: dict[str, Finding] = {}
     cut = False
     for part in parts:
         if part.name in OUTBOX:
-            return await _ask_outbox(connection, part)
+            return await _query_outbox(connection, part)
         rows = await connection.fetch(part.sql, *part.bounds)
         cut = cut or len(rows) >= part.rows_max or any(row.get("cut") for row in rows)
         for row in rows:
@@ -231,7 +231,7 @@ def _take(findings: dict[str, Finding], part: AlertRule, subject: str, facts: di
         findings[subject] = Finding(subject, {"count": found.facts["count"] + facts["count"]})
 
 
-async def _ask_outbox(connection: Connection, rule: AlertRule) -> Findings:
+async def _query_outbox(connection: Connection, rule: AlertRule) -> Findings:
     findings: dict[str, Finding] = {}
     heads = await lane_heads(connection)
     cut = any(head["cut"] for head in heads)
@@ -248,12 +248,12 @@ async def _ask_outbox(connection: Connection, rule: AlertRule) -> Findings:
     return Findings(findings.values(), cut=cut)
 
 
-async def _settle(
+async def _apply_findings(
     connection: Connection, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str], *, cut: bool = False
 ) -> None:
     """Open, refresh and resolve the alerts of one rule, and notify the receivers of changes.
 
-    A cut result resolves nothing, because a subject that it left out may still be in trouble. It opens no alert beyond
+    A cut result resolves nothing, because a subject that it left out may still be affected. It opens no alert beyond
     ``FIRING_MAX``, so that made-up names cannot fire without bound. Receivers are external servers: an address in an
     error is cut behind its host.
     """
@@ -276,4 +276,4 @@ async def _settle(
         changed.append(row["id"])
         _log.info("alert.resolved", rule=rule.name, subject=row["subject"])
     if changed:
-        await connection.execute(RECEIVERS["tell"], changed, TOLD_MAX)
+        await connection.execute(RECEIVERS["notify"], changed, NOTIFIED_MAX)

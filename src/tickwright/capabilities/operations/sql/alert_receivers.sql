@@ -50,7 +50,7 @@ SELECT r.name, r.url,
               ORDER BY s.id DESC) AS secrets
   FROM tickwright.alert_receivers r WHERE r.name = ANY ($1::text[]);
 
--- name: tell
+-- name: notify
 -- Write a message to every matching receiver for these alerts of a rule, which fired or were resolved. In the transaction that changed
 -- them, so that each change is written once. Of alerts that fired together the first $2 are written, also when they are resolved; the last
 -- one has the number of further ones. Small: a row per receiver. Index: alerts_pkey; alerts that fired together have ids close to each

@@ -163,10 +163,10 @@ class MergeProcess:
                 self._errors = (self._errors + piece)[-ERRORS_BYTES:]
 
 
-LOOK_S = 0.2
+POLL_S = 0.2
 """Interval at which a merge's files are measured."""
 KEEP_LOOK_S = 5.0
-AWAY_S = 1.0
+UNAVAILABLE_S = 1.0
 TAKES_MAX = 5
 
 
@@ -202,9 +202,9 @@ class MergeProcesses(LoopService):
         """Keep processes ready until stopped; all have ended when this returns."""
         try:
             while not self.stopping.is_set():
-                look_s = await self._keep()
+                poll_s = await self._keep()
                 self.tick()
-                await self.wait_for_work(look_s)
+                await self.wait_for_work(poll_s)
         finally:
             await _finished(self._end([*self._all]))
 
@@ -227,7 +227,7 @@ class MergeProcesses(LoopService):
                 process = await MergeProcess.start()
             except TickwrightError as error:
                 _log.warning("reports.merge_process_unavailable", code=error.code, reason=error.message)
-                return AWAY_S
+                return UNAVAILABLE_S
             self._all.add(process)
             self._warm.append(process)
             self._ready.set()
@@ -315,7 +315,7 @@ class MergeProcesses(LoopService):
         """Send the job and measure its files meanwhile; any error before the answer ends the process."""
         asking = asyncio.create_task(process.ask(job))
         try:
-            while not (await asyncio.wait([asking], timeout=LOOK_S))[0]:
+            while not (await asyncio.wait([asking], timeout=POLL_S))[0]:
                 _check_disk(job)
             answer = asking.result()
         except BaseException:

@@ -48,7 +48,7 @@ from tickwright.capabilities.reports.parts.store import SQL, LostPartError, Part
 from tickwright.capabilities.reports.requests.store import FinishedFile, RecordsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.claimed_work import AWAY_S, LOOK_S, ClaimedWork, Held
+from tickwright.engine.claimed_work import POLL_S, UNAVAILABLE_S, ClaimedWork, Held
 from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
@@ -112,10 +112,10 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
         self._resources, self._records, self._at_once = resources, resources.records, at_once
         self._renewed_s = monotonic()
 
-    async def _look(self) -> float:
+    async def _poll(self) -> float:
         """Claim due steps, as many as there is room for; return the seconds until the next search."""
         if not self._session.holds():
-            return AWAY_S
+            return UNAVAILABLE_S
         try:
             async with self._gate.claiming() as (owner, number):
                 merging = self._merging()
@@ -126,12 +126,12 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
             if claimed:
                 return 0.0  # a claim takes only one of the steps that wait for a merge slot
             if room == 0:
-                return LOOK_S  # a step that ends wakes this loop
+                return POLL_S  # a step that ends wakes this loop
             next_s = await self._records.next_in_s()
         except UNAVAILABLE as error:
             _log.warning("reports.steps_not_claimed", error=repr(error))
-            return AWAY_S
-        return self._look_s if next_s is None else min(max(next_s, 0.0), self._look_s)
+            return UNAVAILABLE_S
+        return self._poll_s if next_s is None else min(max(next_s, 0.0), self._poll_s)
 
     def _merging(self) -> list[str]:
         """Return the types that have the merge slots, one item per slot."""
@@ -156,7 +156,7 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
                 raise
         except (*UNAVAILABLE, TickwrightError) as error:
             _log.warning("reports.step_interrupted", report=step.claim.id, error=repr(error))
-            step.retry_s = AWAY_S
+            step.retry_s = UNAVAILABLE_S
             await self._let_go(step)
         except Exception as error:  # noqa: BLE001  one report must not end the others
             _log.exception("reports.step_unexpected", report=step.claim.id, error=repr(error))
@@ -173,7 +173,7 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
     async def _ours(self, held: Mapping[tuple[int, int], RunningStep]) -> Collection[tuple[int, int]]:
         return await self._records.held(held.keys(), self._session.token)
 
-    async def _looked(self, held: Sequence[RunningStep]) -> None:  # noqa: ARG002  renews all waiting steps, not these alone
+    async def _after_check(self, held: Sequence[RunningStep]) -> None:  # noqa: ARG002  renews all waiting steps, not these alone
         """Renew the lives in Redis once a minute, also of steps that wait for a slot and may be another process's."""
         if monotonic() - self._renewed_s < RENEW_S:
             return

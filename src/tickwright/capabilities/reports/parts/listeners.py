@@ -36,7 +36,7 @@ from tickwright.capabilities.reports.parts.store import SQL, Claim, PartsStore, 
 from tickwright.capabilities.reports.requests.store import FutureVersionError, read_announcement
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable, failure_text
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.claimed_work import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedWork, Held, write_surely
+from tickwright.engine.claimed_work import POLL_WITHOUT_WAKEUPS_S, UNAVAILABLE_S, ClaimedWork, Held, write_surely
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.engine.wakeup import WakeupListener
@@ -262,7 +262,7 @@ class PartRuns:
 
 
 RENEW_S = 60.0
-OTHERS_LOOK_S = 1.0
+OTHERS_POLL_S = 1.0
 """Between two searches for last slots that find none: each reads past all waiting parts of types with parts here."""
 
 
@@ -311,33 +311,33 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
 
     # ------------------------------------------------------------------ claiming
 
-    async def _look(self) -> float:
+    async def _poll(self) -> float:
         """Claim due parts; return the seconds until the next search."""
         if not self._session.holds():
-            return AWAY_S
+            return UNAVAILABLE_S
         rooms = self._rooms()
         try:
             found = await self._claim() if rooms else 0
             next_s = await self._parts.next_in_s([*rooms]) if rooms else None
-            look_s = await self._look_for_others()
+            poll_s = await self._fill_last_slots()
         except UNAVAILABLE as error:
             _log.warning("reports.parts_not_claimed", error=repr(error))
-            return AWAY_S
+            return UNAVAILABLE_S
         if next_s is None or (found == 0 and next_s <= 0):  # due, and another process is about to claim it
-            return look_s if next_s is None else min(look_s, LOOK_WITHOUT_NEWS_S)
-        return min(max(next_s, 0.0), look_s)
+            return poll_s if next_s is None else min(poll_s, POLL_WITHOUT_WAKEUPS_S)
+        return min(max(next_s, 0.0), poll_s)
 
-    async def _look_for_others(self) -> float:
+    async def _fill_last_slots(self) -> float:
         """Fill last slots; return the seconds until the next search."""
         if not self._last_slots():
-            return self._look_s
+            return self._poll_s
         wait_s = self._others_at_s - monotonic()
         if wait_s > 0:
-            return min(wait_s, self._look_s)
+            return min(wait_s, self._poll_s)
         if await self._claim(last=True):
             return 0.0
-        self._others_at_s = monotonic() + OTHERS_LOOK_S
-        return min(OTHERS_LOOK_S, self._look_s)
+        self._others_at_s = monotonic() + OTHERS_POLL_S
+        return min(OTHERS_POLL_S, self._poll_s)
 
     async def claim_announced(self, report_id: int, listener: str) -> None:
         """Claim an announced part if it is still open and there is room.
@@ -391,7 +391,7 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
         rows = {key: (part.claim.fence, part.rows) for key, part in held.items()}
         return await self._parts.keep(rows, self._session.token)
 
-    async def _looked(self, held: Sequence[RunningPart]) -> None:
+    async def _after_check(self, held: Sequence[RunningPart]) -> None:
         """Renew the lives of these reports in Redis, each once a minute; a life is ten minutes at least."""
         now_s = monotonic()
         self._renewed_s = {known: at_s for known, at_s in self._renewed_s.items() if now_s - at_s < RENEW_S}
@@ -445,7 +445,7 @@ class AnnouncementReader(LoopService):
         """Read the queues of listeners; a new listener's queue is read within ten seconds."""
         try:
             while not self.stopping.is_set():
-                wait_s = await self._look()
+                wait_s = await self._poll()
                 self.tick()
                 await self.rest(wait_s)
         finally:
@@ -464,7 +464,7 @@ class AnnouncementReader(LoopService):
 
     # ------------------------------------------------------------------ queues
 
-    async def _look(self) -> float:
+    async def _poll(self) -> float:
         """Open the queues of new listeners; return the seconds until the next search."""
         names = {name.partition(":")[2] for name in self._fetcher.names() if name.startswith("function:")}
         sources = [name.partition(":")[2] for name in self._fetcher.names() if name.startswith("source:")]
@@ -474,7 +474,7 @@ class AnnouncementReader(LoopService):
             services = {row["listener"] for row in await self._pool.fetch(SQL["services"])}
         except UNAVAILABLE as error:
             _log.warning("reports.listeners_unavailable", error=repr(error))
-            return AWAY_S
+            return UNAVAILABLE_S
         await self._declare_new(services)  # first: an announcement that finds the exchange must find their queues
         for name in sorted(names - self._queues.keys()):
             self._begin(name)
