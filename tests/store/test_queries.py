@@ -13,7 +13,7 @@ from tickwright.store.queries import filled, load
 ROOT = Path(tickwright.__file__).parent
 ELSEWHERE = {"migrations", "bench", "embedded", "sources"}  # scripts; a measuring program's; of other databases
 OF_OTHERS = {
-    "fragments.sql", "lanes.sql", "walks.sql", "expressions.sql",  # pieces
+    "fragments.sql", "claim_ranges.sql", "walks.sql", "expressions.sql",  # pieces
     "duck.sql", "audience.sql", "audience_casts.sql",  # of DuckDB, and of any source
     "withdrawals.sql", "loans.sql",  # of an example's databases
 }  # fmt: skip
@@ -32,7 +32,7 @@ def _bare(text: str) -> str:
 
 def _fragments(path: Path) -> dict[str, str]:
     """Return what the templates of a file are filled with: other queries of it, the folder's fragments, the store's."""
-    folder = (path.with_name(name) for name in ("fragments.sql", "lanes.sql", "walks.sql"))
+    folder = (path.with_name(name) for name in ("fragments.sql", "claim_ranges.sql", "walks.sql"))
     pieces = (one for one in (ROOT / "store/sql/fragments.sql", *folder) if one.exists())
     borrowed = (path.with_name(name) for name in BORROWED.get(path.name, ()))
     return {name: _bare(text) for one in (*borrowed, path, *pieces) for name, text in _load(one).items()}

@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from tickwright.capabilities.jobs.model import with_lanes
+from tickwright.capabilities.jobs.model import with_claim_ranges
 from tickwright.observe.alerts import AlertRule, with_queries
 from tickwright.store.queries import load
 
-_SQL = with_lanes(load("tickwright.capabilities.jobs.sql", "alerts.sql"))
+_SQL = with_claim_ranges(load("tickwright.capabilities.jobs.sql", "alerts.sql"))
 RULES: tuple[AlertRule, ...] = with_queries(
     _SQL,
     AlertRule(

@@ -154,8 +154,8 @@ class Enqueuer:
         self._pool = pool
         self.types = TypeCatalog(pool)
         self._plain = _Collector(pool, self._write)
-        self._keyed = _Collector(pool, partial(self._write, patience=HELD_AFTER))
-        self._held = _Collector(pool, partial(self._write, patience=HELD_FOR))
+        self._keyed = _Collector(pool, partial(self._write, lock_timeout=HELD_AFTER))
+        self._held = _Collector(pool, partial(self._write, lock_timeout=HELD_FOR))
         self._held_keys: Counter[str] = Counter()
 
     async def schedule(self, job: NewJob, *, connection: Connection | None = None) -> Scheduled:
@@ -194,19 +194,21 @@ class Enqueuer:
             if not self._held_keys[key]:
                 del self._held_keys[key]
 
-    async def _write(self, connection: Connection, pairs: Sequence[_Pair], *, patience: str | None = None) -> list[Any]:
+    async def _write(
+        self, connection: Connection, pairs: Sequence[_Pair], *, lock_timeout: str | None = None
+    ) -> list[Any]:
         """Insert a batch. Where one job stops the statement, only that job gets the error.
 
-        Either all jobs have a key, and ``patience`` is set, or none has. So one statement inserts them, and one that
-        fails has changed nothing.
+        Either all jobs have a key, and ``lock_timeout`` is set, or none has. So one statement inserts them, and one
+        that fails has changed nothing.
         """
         try:
-            return await self._insert(connection, pairs, strict=False, patience=patience)
+            return await self._insert(connection, pairs, strict=False, lock_timeout=lock_timeout)
         except (*_REFUSED, *_LOCKED) as error:
-            is_of_all = patience is None and isinstance(error, _LOCKED)  # the table is locked, not a key
+            is_of_all = lock_timeout is None and isinstance(error, _LOCKED)  # the table is locked, not a key
             if is_of_all or len(pairs) == 1:
                 return [error] * len(pairs)
-            return await self._insert_each(connection, pairs, patience and HELD_ALONE_AFTER)
+            return await self._insert_each(connection, pairs, lock_timeout and HELD_ALONE_AFTER)
 
     async def _attempts(self, job: NewJob) -> int:
         """Check a job and its type; return its number of attempts."""
@@ -258,11 +260,11 @@ class Enqueuer:
         return rows.count
 
     async def _insert(
-        self, connection: Connection, pairs: Sequence[_Pair], *, strict: bool = True, patience: str | None = None
+        self, connection: Connection, pairs: Sequence[_Pair], *, strict: bool = True, lock_timeout: str | None = None
     ) -> list[Any]:
         plain = [pair for pair in pairs if pair[0].key is None]
         ids = iter(await self._insert_plain(connection, plain)) if plain else iter(())
-        keyed = await self._insert_keyed(connection, [pair for pair in pairs if pair[0].key is not None], patience)
+        keyed = await self._insert_keyed(connection, [pair for pair in pairs if pair[0].key is not None], lock_timeout)
         answers: list[Any] = [
             keyed[job.key] if job.key is not None else Scheduled(next(ids), created=True) for job, _ in pairs
         ]
@@ -278,7 +280,7 @@ class Enqueuer:
         return [row[0] for row in await connection.fetch(_SQL["insert_plain"], *map(list, columns))]
 
     async def _insert_keyed(
-        self, connection: Connection, pairs: Sequence[_Pair], patience: str | None
+        self, connection: Connection, pairs: Sequence[_Pair], lock_timeout: str | None
     ) -> Mapping[str | None, Any]:
         if not pairs:
             return {}
@@ -287,16 +289,16 @@ class Enqueuer:
         columns = zip(
             *((*_record(job, attempts), job.key, job.digest) for job, attempts in first.values()), strict=True
         )
-        created = await connection.fetch(_SQL["insert_keyed"], *map(list, columns), patience)
+        created = await connection.fetch(_SQL["insert_keyed"], *map(list, columns), lock_timeout)
         answers: dict[str | None, Any] = {row[0]: Scheduled(row[1], created=True) for row in created}
         taken = [key for key in first if key not in answers]
         found = await _find(connection, taken)
         return answers | {key: _of_taken(found, first[key][0]) for key in taken}
 
-    async def _insert_each(self, connection: Connection, pairs: Sequence[_Pair], patience: str | None) -> list[Any]:
+    async def _insert_each(self, connection: Connection, pairs: Sequence[_Pair], lock_timeout: str | None) -> list[Any]:
         """Insert jobs one by one in one transaction; return the job of each, or why PostgreSQL refused it."""
         columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
-        rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), patience)
+        rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), lock_timeout)
         answers = [(job, _outcome(row)) for (job, _), row in zip(pairs, rows, strict=True)]
         found = await _find(connection, [job.key for job, answer in answers if answer is None])
         return [_of_taken(found, job) if answer is None else answer for job, answer in answers]

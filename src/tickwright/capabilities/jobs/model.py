@@ -329,9 +329,9 @@ def plan_claim(allowance: Mapping[str, int], hot: frozenset[str], budget: int, t
     return ClaimPlan(tuple(names), rows, budget)
 
 
-def with_lanes(queries: Mapping[str, str]) -> Mapping[str, str]:
-    """Return queries with ``{lane}``, ``{runnable}``, ``{claimable}`` and so on replaced by their walks over lanes."""
-    return with_shared(queries, "lane", "runnable", "claimable", "counted", "known", of=_LANES)
+def with_claim_ranges(queries: Mapping[str, str]) -> Mapping[str, str]:
+    """Return queries with ``{claim_range}``, ``{runnable}``, ``{claimable}`` and so on replaced by their walks."""
+    return with_shared(queries, "claim_range", "runnable", "claimable", "counted", "known", of=_CLAIM_RANGES)
 
 
-_LANES = load("tickwright.capabilities.jobs.sql", "lanes.sql")
+_CLAIM_RANGES = load("tickwright.capabilities.jobs.sql", "claim_ranges.sql")

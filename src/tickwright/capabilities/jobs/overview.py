@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from tickwright.capabilities.jobs.model import with_lanes
+from tickwright.capabilities.jobs.model import with_claim_ranges
 from tickwright.observe.metrics import LATENESS_BUCKETS_S, Sample
 from tickwright.plugin.overview import (
     ANSWER_S,
@@ -24,7 +24,7 @@ from tickwright.plugin.overview import (
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 
-SQL = with_lanes(load("tickwright.capabilities.jobs.sql", "overview.sql"))
+SQL = with_claim_ranges(load("tickwright.capabilities.jobs.sql", "overview.sql"))
 LATEST_JOBS = 10
 WhyNotCaughtUp = Literal["nothing_due", "capped", "not_catching_up", "measuring"]
 _ENDED = {

@@ -5,13 +5,13 @@ from datetime import timedelta
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import with_lanes
+from tickwright.capabilities.jobs.model import with_claim_ranges
 from tickwright.engine.retention import BATCH, Retention
 from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 
-SQL = with_lanes(load("tickwright.capabilities.jobs.sql", "upkeep.sql"))
+SQL = with_claim_ranges(load("tickwright.capabilities.jobs.sql", "upkeep.sql"))
 DAYS_AHEAD = 3
 LOCK_WAIT_MS = 200
 

@@ -146,7 +146,7 @@ async def test_the_mutant_whose_type_may_start_in_every_slot_is_caught(
 
 async def test_others_are_claimed_while_a_type_is_blocked(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is blocked takes no slot, so it keeps none from the others; here it is never released."""
-    monkeypatch.setattr("tickwright.capabilities.jobs.worker.runner.PLACE_WITHIN_S", 3600.0)
+    monkeypatch.setattr("tickwright.capabilities.jobs.worker.runner.SLOT_WAIT_S", 3600.0)
     await check_others_run(database_url, _while_they_are_blocked)
 
 

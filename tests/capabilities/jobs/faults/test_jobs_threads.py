@@ -131,13 +131,13 @@ def _is_withdrawn(engine: Engine, job: Job) -> None:
         engine.worker.outcomes.unstarted(job, "lost")
 
     engine.worker.runner.thread_freed = withdraw
-    engine.worker.runner.tell_when_thread_free()
+    engine.worker.runner.notify_when_thread_free()
 
 
 async def check_thread_handed_on(url: str, monkeypatch: pytest.MonkeyPatch, leaves: Leaves) -> None:
     """The first one that waits for the only thread does not take it; nothing else runs, and none is released."""
     monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
-    monkeypatch.setattr(running, "PLACE_WITHIN_S", 3600.0)
+    monkeypatch.setattr(running, "SLOT_WAIT_S", 3600.0)
     handlers = Handlers()
     async with handlers.running(url, threads=1) as engine:
         waiting = engine.worker.runner._unstarted

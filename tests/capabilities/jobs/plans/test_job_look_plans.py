@@ -43,11 +43,11 @@ def sql_of(name: str, *, text: str | None = None, **parts: str) -> str:
     return JobQuery(JobFilter(text=text)).sql(name, **parts)
 
 
-@pytest.mark.parametrize("name", ["look_newest", "look_oldest"])
+@pytest.mark.parametrize("name", ["search_newest", "search_oldest"])
 def test_a_look_that_finds_nothing_reads_its_bound_and_no_more(crowd: Planner, name: str) -> None:
     """Two thousand rows of 200,000, from the primary key, and nothing is sorted."""
     sql = sql_of(name, text="nowhere", source=LIVE, within="")
-    start = NEWEST if name == "look_newest" else 0
+    start = NEWEST if name == "search_newest" else 0
     plan = crowd.explain_page(sql, *MISSED, LONG, start, LOOK, 51)
     assert plan.scans_of(TABLE) == {PKEY}, plan.text
     assert plan.rows_of(TABLE) <= LOOK + 1, plan.text
@@ -55,13 +55,13 @@ def test_a_look_that_finds_nothing_reads_its_bound_and_no_more(crowd: Planner, n
 
 def test_a_page_without_a_filter_reads_what_it_shows(crowd: Planner) -> None:
     """A look ends when its page is full."""
-    plan = crowd.explain_page(sql_of("look_newest", source=LIVE, within=""), *NOTHING, LONG, NEWEST, LOOK, 51)
+    plan = crowd.explain_page(sql_of("search_newest", source=LIVE, within=""), *NOTHING, LONG, NEWEST, LOOK, 51)
     assert plan.rows_of(TABLE) <= 60, plan.text
 
 
 def test_a_look_at_certain_jobs_probes_for_each(crowd: Planner) -> None:
     """Ids, a key, a type with few jobs, a worker's: a probe each, whatever else there is."""
-    sql = sql_of("look_newest", source=LIVE, within=SEARCHES["within"])
+    sql = sql_of("search_newest", source=LIVE, within=SEARCHES["within"])
     plan = crowd.explain_page(sql, *NOTHING, LONG, NEWEST, LOOK, 51, [1, 2, 3])
     assert plan.scans_of(TABLE) == {PKEY}, plan.text
     assert plan.rows_of(TABLE) <= 3, plan.text

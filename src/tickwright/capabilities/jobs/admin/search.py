@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from tickwright.capabilities.jobs.model import with_lanes
+from tickwright.capabilities.jobs.model import with_claim_ranges
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import SEPARATOR
 from tickwright.domain.states import JobStatus
@@ -110,7 +110,7 @@ FAILED = frozenset({JobStatus.FAILED})
 
 SEARCHES = {
     name: "\n".join(line for line in text.splitlines() if not line.startswith("--"))
-    for name, text in with_lanes(load("tickwright.capabilities.jobs.sql", "search.sql")).items()
+    for name, text in with_claim_ranges(load("tickwright.capabilities.jobs.sql", "search.sql")).items()
 }
 _FAMILY, _LIVE = "tickwright.scheduled_tasks", "ONLY tickwright.scheduled_tasks"
 _DEAD = "tickwright.scheduled_tasks_dead"
@@ -196,7 +196,7 @@ class JobSearch:
         source = _SearchSource(_LIVE, await self._narrowed(which))
         if set(which.statuses) == FAILED:
             source = _SearchSource(_DEAD, None if which.ids is None else list(which.ids))
-        return await self._search("look_oldest", query, source, after, limit)
+        return await self._search("search_oldest", query, source, after, limit)
 
     async def count(self, which: JobFilter) -> SearchCounts:
         """Count the jobs that match by status, each up to ``COUNT_MAX`` and with bounded work."""
@@ -251,7 +251,7 @@ class JobSearch:
 
     async def _newest(self, which: JobFilter, before: int, limit: int) -> SearchPage:
         sources, query = await self._sources(which), JobQuery(which)
-        return merge([await self._search("look_newest", query, source, before, limit) for source in sources], limit)
+        return merge([await self._search("search_newest", query, source, before, limit) for source in sources], limit)
 
     async def _search(self, name: str, query: JobQuery, source: _SearchSource, start: int, limit: int) -> SearchPage:
         sql = query.sql(name, source=source.source, within="" if source.ids is None else SEARCHES["within"])
@@ -259,7 +259,7 @@ class JobSearch:
             self._pool, sql, *query.arguments(), READ_TIME, start, source.rows_max, limit + 1,
             *(() if source.ids is None else (source.ids,)),
         )  # fmt: skip
-        return read_rows(rows, source.rows_max, limit, down=name == "look_newest")
+        return read_rows(rows, source.rows_max, limit, down=name == "search_newest")
 
     async def _count(self, which: JobFilter) -> SearchCounts:
         wanted = {str(state) for state in which.statuses or JobStatus}

@@ -44,17 +44,17 @@ SELECT 'letters' AS subject, jsonb_build_object('count', 30000)::text AS facts
 -- Types that may run and whose oldest due job waits for longer than $1 while a worker is alive; the number of unknown types does not
 -- matter. Index: scheduled_tasks_due, two probes per claim range.
 WITH RECURSIVE {runnable}
-SELECT lane.task_type AS subject,
+SELECT claim_range.task_type AS subject,
        jsonb_build_object('late_s', round(max(date_part('epoch', clock_timestamp() - oldest.due))::numeric))::text AS facts
-  FROM runnable AS lane
+  FROM runnable AS claim_range
  CROSS JOIN LATERAL (
    SELECT coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
-    WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
+    WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
     ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 1) AS oldest
  WHERE oldest.due < clock_timestamp() - $1::interval
    AND EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
                   AND 'worker' = ANY (w.roles))
- GROUP BY lane.task_type;
+ GROUP BY claim_range.task_type;
 
 -- name: no_live_worker
 -- Whether a job that may run is due for longer than $1 while no worker is alive. Index: scheduled_tasks_due.
@@ -62,9 +62,9 @@ WITH RECURSIVE {runnable}
 SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
  WHERE NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
                       AND 'worker' = ANY (w.roles))
-   AND EXISTS (SELECT FROM runnable AS lane
+   AND EXISTS (SELECT FROM runnable AS claim_range
                 WHERE EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
-                               WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+                               WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority
                                  AND coalesce(t.retry_at, t.execute_at) < clock_timestamp() - $1::interval));
 
 -- name: threads_stuck

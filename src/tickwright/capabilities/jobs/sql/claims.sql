@@ -1,5 +1,5 @@
 -- name: claim
--- Take due rows of the given claim ranges (lanes) and count their attempts. One statement: the UPDATE owns what the SELECT locks. Nothing
+-- Take due rows of the given claim ranges and count their attempts. One statement: the UPDATE owns what the SELECT locks. Nothing
 -- is taken for a session that is declared lost or refuses claims with the number $12; its row stays locked against both until this
 -- transaction ends. A last attempt gets its start in begin_last, not here: one that its worker never began does not count.
 -- Rows without an id follow: the priorities in use in the gaps $9 to $11 between the known ones (an empty gap costs one index probe); the
@@ -16,7 +16,7 @@ WITH session AS MATERIALIZED (
      SELECT t.priority FROM ONLY tickwright.scheduled_tasks t
       WHERE t.task_type = gap.task_type AND t.priority > gap.above AND t.priority < gap.below
       ORDER BY t.priority DESC LIMIT 1) AS top
-), lane AS MATERIALIZED (
+), claim_range AS MATERIALIZED (
   SELECT u.task_type, u.priority, CASE WHEN u.due_from_s = 0 THEN '-infinity' ELSE to_timestamp(u.due_from_s) END AS due_from
     FROM session, (SELECT * FROM unnest($4::text[], $5::smallint[], $6::float8[])
                    UNION ALL SELECT task_type, priority, 0 FROM found) AS u (task_type, priority, due_from_s)
@@ -26,17 +26,17 @@ WITH session AS MATERIALIZED (
     FROM session CROSS JOIN unnest($2::text[], $3::integer[]) AS kind (task_type, rows_max)
    CROSS JOIN LATERAL (
       SELECT job.at, job.is_long
-        FROM lane CROSS JOIN LATERAL (
+        FROM claim_range CROSS JOIN LATERAL (
           SELECT t.ctid AS at, tickwright.may_be_long(t.payload) AS is_long
             FROM ONLY tickwright.scheduled_tasks t
-           WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
-             AND (lane.due_from = '-infinity' OR t.xmax = '0')
-             AND coalesce(t.retry_at, t.execute_at) >= lane.due_from
+           WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
+             AND (claim_range.due_from = '-infinity' OR t.xmax = '0')
+             AND coalesce(t.retry_at, t.execute_at) >= claim_range.due_from
              AND coalesce(t.retry_at, t.execute_at) <= now() + $7::interval
            ORDER BY coalesce(t.retry_at, t.execute_at)
            LIMIT kind.rows_max
              FOR UPDATE SKIP LOCKED) AS job
-       WHERE lane.task_type = kind.task_type
+       WHERE claim_range.task_type = kind.task_type
        LIMIT kind.rows_max) AS one_type
    LIMIT $8
 ), picked AS MATERIALIZED (
@@ -65,10 +65,10 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, ((SELECT count(*) FROM due) - (SELECT count(*) FROM picked))::integer, NULL, NULL,
        date_part('epoch', clock_timestamp()),
        (SELECT min(date_part('epoch', next.due))
-          FROM lane CROSS JOIN LATERAL (
+          FROM claim_range CROSS JOIN LATERAL (
             SELECT coalesce(t.retry_at, t.execute_at) AS due
               FROM ONLY tickwright.scheduled_tasks t
-             WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
+             WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
                AND coalesce(t.retry_at, t.execute_at) > now() + $7::interval
              ORDER BY coalesce(t.retry_at, t.execute_at)
              LIMIT 1) AS next),
@@ -118,11 +118,11 @@ SET LOCAL statement_timeout = '15min';
 -- Release the jobs of lost sessions, in the transaction that declared them lost. The attempt stays counted, and a job without attempts left
 -- fails; a last attempt that did not begin does not count. Rows that another session has locked are left to return_stuck (upkeep.sql),
 -- because all others would wait for them. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
-WITH RECURSIVE {lane}, {claimable}, outcome AS MATERIALIZED (
+WITH RECURSIVE {claim_range}, {claimable}, outcome AS MATERIALIZED (
   SELECT 'lost' AS outcome, $2::text AS error
 ), held AS MATERIALIZED (
   SELECT t.id
-    FROM claimable AS lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
+    FROM claimable AS claim_range JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = claim_range.task_type AND t.priority = claim_range.priority
    WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = ANY ($1::bigint[])
      FOR UPDATE OF t SKIP LOCKED
 ), over AS (
@@ -153,9 +153,9 @@ SELECT (SELECT count(*) FROM back) AS returned, (SELECT count(*) FROM over) AS e
 -- requested cancel ends instead. Known are the jobs $2 at the fence $3[i], or at any fence where that is 0. Call it after refuse_claims.
 -- Returns how many, and the jobs whose rows another session has locked. Index: scheduled_tasks_due (a claim reaches at most a few seconds
 -- ahead).
-WITH RECURSIVE {lane}, {claimable}, stray AS MATERIALIZED (
+WITH RECURSIVE {claim_range}, {claimable}, stray AS MATERIALIZED (
   SELECT t.id, t.fence
-    FROM claimable AS lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
+    FROM claimable AS claim_range JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = claim_range.task_type AND t.priority = claim_range.priority
    WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = $1
      AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) AS k (id, fence)
                       WHERE k.id = t.id AND (k.fence = t.fence OR k.fence = 0))
@@ -181,16 +181,17 @@ SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept) AS released,
 -- name: held
 -- What the session $1 holds, at most $2 rows: its jobs among the first 5,000 due ones of each claim range, 20,000 in total. Index:
 -- scheduled_tasks_due, as a reclaim.
-WITH RECURSIVE {lane}
+WITH RECURSIVE {claim_range}
 SELECT 'job' AS kind, f.id, f.task_type::text AS name, NULL::integer AS number, f.started_at AS since_at, f.fence, f.attempts::bigint AS count
-  FROM (SELECT due.* FROM (SELECT * FROM lane LIMIT 1000) AS lane CROSS JOIN LATERAL (
+  FROM (SELECT due.* FROM (SELECT * FROM claim_range LIMIT 1000) AS claim_range CROSS JOIN LATERAL (
           SELECT t.id, t.task_type, t.started_at, t.fence, t.attempts, t.owner FROM ONLY tickwright.scheduled_tasks t
-           WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute'
+           WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute'
            ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 5000) AS due LIMIT 20000) AS f
  WHERE f.owner = $1 LIMIT $2;
 
 -- name: owned
 -- Whether the session $1 owns a job that a reclaim would release. Index: scheduled_tasks_due, as a reclaim.
-WITH RECURSIVE {lane}, {claimable}
-SELECT EXISTS (SELECT FROM claimable AS lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
+WITH RECURSIVE {claim_range}, {claimable}
+SELECT EXISTS (SELECT FROM claimable AS claim_range
+                 JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = claim_range.task_type AND t.priority = claim_range.priority
                 WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = $1);

@@ -23,8 +23,8 @@ SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_t
               $8::interval[], $9::text[], $10::text[], $11::bytea[])
     AS u (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, delay, traceparent,
           idempotency_key, request_digest)
- CROSS JOIN (SELECT CASE WHEN $12::text IS NOT NULL THEN set_config('lock_timeout', $12, true) ELSE '' END AS patience) AS bound
- WHERE bound.patience IS NOT NULL
+ CROSS JOIN (SELECT CASE WHEN $12::text IS NOT NULL THEN set_config('lock_timeout', $12, true) ELSE '' END AS lock_timeout) AS bound
+ WHERE bound.lock_timeout IS NOT NULL
     ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING idempotency_key, id;
 

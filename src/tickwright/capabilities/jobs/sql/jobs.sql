@@ -84,7 +84,7 @@ SELECT job_id FROM tickwright.job_keys WHERE key = $1
 LIMIT 1;
 
 -- name: explain
--- The facts that decide whether a job runs now. due: the jobs of its own claim range (lane) and, where its type has a limit, of the type's
+-- The facts that decide whether a job runs now. due: the jobs of its own claim range and, where its type has a limit, of the type's
 -- other ranges, which share it; the first 10,000 that are due of each, 100,000 in all. A worker is full by its last heartbeat, also where
 -- this type has three quarters of the slots or threads that the others leave (allot in model.py). One that reports no slots is not full.
 -- Indexes: primary keys; scheduled_tasks_due, one probe and one scan per claim range.
@@ -96,15 +96,15 @@ WITH RECURSIVE job AS MATERIALIZED (
   UNION ALL
   SELECT w.task_type, (SELECT max(t.priority) FROM ONLY tickwright.scheduled_tasks t WHERE t.task_type = w.task_type AND t.priority < w.priority)
     FROM walked w WHERE w.priority IS NOT NULL
-), lane AS MATERIALIZED (
+), claim_range AS MATERIALIZED (
   SELECT task_type, priority, true AS own FROM job
   UNION ALL
   SELECT w.task_type, w.priority, false FROM walked w JOIN job ON w.priority <> job.priority
 ), due AS MATERIALIZED (
-  SELECT h.status, h.owner, h.due_at, h.id, lane.own
-    FROM lane CROSS JOIN LATERAL (
+  SELECT h.status, h.owner, h.due_at, h.id, claim_range.own
+    FROM claim_range CROSS JOIN LATERAL (
       SELECT t.status, t.owner, coalesce(t.retry_at, t.execute_at) AS due_at, t.id FROM ONLY tickwright.scheduled_tasks t
-       WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+       WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority
          AND coalesce(t.retry_at, t.execute_at) <= now() + interval '10 seconds'
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 10000) AS h
    LIMIT 100000
@@ -114,7 +114,7 @@ WITH RECURSIVE job AS MATERIALIZED (
            AS no_slot,
          coalesce(load.threads_of_type >= 3 * (load.threads - load.threads_busy), false) AS no_thread
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type CROSS JOIN tickwright.workers w
-    CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS told
+    CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS reported
     LEFT JOIN LATERAL (
       SELECT (said.jobs ->> 'running')::numeric AS running, (said.jobs ->> 'slots')::numeric AS slots,
              (said.jobs ->> 'threads')::numeric AS threads, (said.jobs ->> 'threads_busy')::numeric AS threads_busy,
@@ -122,8 +122,8 @@ WITH RECURSIVE job AS MATERIALIZED (
              (w.facts #>> ARRAY['counters', 'types', job.task_type, 'threads'])::numeric AS threads_of_type
         FROM jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running.type() == "number" && @.slots.type() == "number")') AS said (jobs)) AS load ON true
    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
-     AND CASE WHEN jsonb_typeof(told.has) = 'array'
-              THEN told.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) ELSE split_part(y.target, ':', 1) END
+     AND CASE WHEN jsonb_typeof(reported.has) = 'array'
+              THEN reported.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) ELSE split_part(y.target, ':', 1) END
               ELSE true END
 )
 SELECT job.*, clock_timestamp() AS now,

@@ -1,7 +1,7 @@
 -- name: now
 -- What changes every second: due jobs, up to $1, and waiting ones, up to $2 (0 counts none), the age of the oldest due one, and the $3 newest
 -- jobs. Index: scheduled_tasks_due, one bounded scan per claim range; the primary keys of the live table and of each day.
-WITH RECURSIVE {lane}, {counted}
+WITH RECURSIVE {claim_range}, {counted}
 SELECT (SELECT cut FROM cut) AS cut,
        (SELECT count(*) FROM (
           SELECT FROM counted CROSS JOIN LATERAL (
@@ -29,30 +29,30 @@ SELECT (SELECT cut FROM cut) AS cut,
 -- name: gauges
 -- Per task type: due, running and upcoming jobs, each counted up to $1, and the age of the oldest due one. Running ones are counted among
 -- the $1 oldest due rows. cut: some claim ranges may be left out. Index: scheduled_tasks_due, three bounded scans per claim range.
-WITH RECURSIVE {lane}, {counted}
-SELECT lane.task_type,
+WITH RECURSIVE {claim_range}, {counted}
+SELECT claim_range.task_type,
        sum(due.jobs)::bigint AS due, sum(begun.jobs)::bigint AS processing, sum(upcoming.jobs)::bigint AS upcoming,
        coalesce(max(due.oldest_s), 0) AS oldest_due_s, bool_or(cut.cut) AS cut
-  FROM counted AS lane CROSS JOIN cut
+  FROM counted AS claim_range CROSS JOIN cut
  CROSS JOIN LATERAL (
    SELECT count(*) AS jobs, date_part('epoch', clock_timestamp() - min(d.due)) AS oldest_s
      FROM (SELECT coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
-            WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
+            WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
               AND coalesce(t.retry_at, t.execute_at) <= now()
             ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $1) AS d) AS due
  CROSS JOIN LATERAL (
    SELECT count(*) FILTER (WHERE b.status = 'processing') AS jobs
      FROM (SELECT t.status FROM ONLY tickwright.scheduled_tasks t
-            WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+            WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority
               AND coalesce(t.retry_at, t.execute_at) <= now()
             ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $1) AS b) AS begun
  CROSS JOIN LATERAL (
    SELECT count(*) AS jobs
      FROM (SELECT 1 FROM ONLY tickwright.scheduled_tasks t
-            WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+            WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority
               AND coalesce(t.retry_at, t.execute_at) > now()
             LIMIT $1) AS u) AS upcoming
- GROUP BY lane.task_type ORDER BY lane.task_type;
+ GROUP BY claim_range.task_type ORDER BY claim_range.task_type;
 
 -- name: dead_letters
 -- Dead letters, counted up to $1. Index: scheduled_tasks_dead_pkey.

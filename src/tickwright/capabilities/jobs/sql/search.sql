@@ -24,7 +24,7 @@ COLLATE "C";
 -- For a search among given ids.
 AND t.id = ANY ($13::bigint[]);
 
--- name: look_newest
+-- name: search_newest
 -- The matches among the next $11 jobs below an id, and how far the search came: the first row whose matches is NULL was not read, because
 -- the time ($9) was over. Indexes: the primary keys of the tables of the source, read backwards.
 SELECT l.id, l.looked, l.ended, l.matches
@@ -36,7 +36,7 @@ SELECT l.id, l.looked, l.ended, l.matches
  WHERE l.matches IS NOT FALSE OR l.ended OR l.looked = $11
  ORDER BY l.id DESC LIMIT $12::bigint;
 
--- name: look_oldest
+-- name: search_oldest
 -- The same upwards: the matches among the next $11 jobs above an id. Indexes: the primary keys of the tables of the source.
 SELECT l.id, l.looked, l.ended, l.matches
   FROM (SELECT t.id, row_number() OVER way AS looked, lead(t.id) OVER way IS NULL AS ended,
@@ -55,12 +55,12 @@ SELECT t.id FROM ONLY tickwright.scheduled_tasks t
 -- name: held_by
 -- The jobs that a worker session holds (NULL: any), among the first $3 due ones of each claim range, $2 in all. Index: scheduled_tasks_due,
 -- as a reclaim.
-WITH RECURSIVE {lane}, {counted}
+WITH RECURSIVE {claim_range}, {counted}
 SELECT f.id
   FROM (SELECT due.id, due.owner
-          FROM counted AS lane CROSS JOIN LATERAL (
+          FROM counted AS claim_range CROSS JOIN LATERAL (
             SELECT t.id, t.owner FROM ONLY tickwright.scheduled_tasks t
-             WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+             WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority
                AND coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute'
              ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $3) AS due
          LIMIT $2) AS f
@@ -92,41 +92,41 @@ SELECT t.status, count(*) AS jobs FROM tickwright.scheduled_tasks t
 -- name: count_live
 -- How many of the first $10 live jobs (by claim range, registered types first) are pending and match; of the first $11 due ones of each
 -- range, how many are held and match. at_least: there may be more. Index: scheduled_tasks_due.
-WITH RECURSIVE lane AS (
+WITH RECURSIVE claim_range AS (
   (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
     WHERE t.task_type >= coalesce($2, '') AND t.task_type <= coalesce($2, '~') ORDER BY t.task_type, t.priority LIMIT 1)
   UNION ALL
   SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
+    FROM claim_range l CROSS JOIN LATERAL (
       SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
        WHERE (t.task_type, t.priority) > (l.task_type, l.priority) AND t.task_type <= coalesce($2, '~')
        ORDER BY t.task_type, t.priority LIMIT 1) AS n
 ), {known}, walked AS MATERIALIZED (
-  SELECT * FROM lane LIMIT 1001
+  SELECT * FROM claim_range LIMIT 1001
 ), registered AS MATERIALIZED (
   SELECT * FROM known WHERE $2 IS NULL LIMIT 1000
-), lanes AS MATERIALIZED (
+), claim_ranges AS MATERIALIZED (
   SELECT * FROM registered UNION ALL (SELECT * FROM walked EXCEPT SELECT * FROM registered)
 ), cut AS MATERIALIZED (
   SELECT count(*) > 1000 AS cut FROM walked
 ), held AS (
   SELECT due.place, due.matches
-    FROM lanes CROSS JOIN LATERAL (
+    FROM claim_ranges CROSS JOIN LATERAL (
       SELECT row_number() OVER (ORDER BY coalesce(t.retry_at, t.execute_at)) AS place,
              CASE WHEN t.status <> 'processing' THEN false
                   WHEN clock_timestamp() < statement_timestamp() + $9::interval THEN coalesce({matches}, false) END AS matches
         FROM ONLY tickwright.scheduled_tasks t
-       WHERE t.task_type = lanes.task_type AND t.priority = lanes.priority
+       WHERE t.task_type = claim_ranges.task_type AND t.priority = claim_ranges.priority
          AND coalesce(t.retry_at, t.execute_at) <= now() + interval '10 seconds'
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $11) AS due
    LIMIT $10
 ), waiting AS (
   SELECT one.matches
-    FROM lanes CROSS JOIN LATERAL (
+    FROM claim_ranges CROSS JOIN LATERAL (
       SELECT CASE WHEN t.status <> 'pending' THEN false
                   WHEN clock_timestamp() < statement_timestamp() + $9::interval THEN coalesce({matches}, false) END AS matches
         FROM ONLY tickwright.scheduled_tasks t
-       WHERE t.task_type = lanes.task_type AND t.priority = lanes.priority
+       WHERE t.task_type = claim_ranges.task_type AND t.priority = claim_ranges.priority
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $10) AS one
    LIMIT $10
 )

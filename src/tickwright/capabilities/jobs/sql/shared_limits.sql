@@ -42,7 +42,7 @@ WITH session AS MATERIALIZED (
 )
 SELECT name, granted, short FROM settled;
 
--- name: tell_shares
+-- name: write_shares
 -- Make every worker settle its grants after the commit: one began or ceased to share. No table.
 SELECT pg_notify('tickwright_types', '');
 

@@ -53,11 +53,11 @@ DELETE FROM tickwright.job_keys
 -- Release jobs that a user's program set to processing, without a lease, and has not touched for $1: back to pending, with the attempt
 -- counted, or failed when it was the last. Also jobs of lost sessions whose rows were locked at the reclaim; their claims have counted the attempt,
 -- unless it is a last one that did not begin. At most $2. Index: scheduled_tasks_due, the due part of each claim range.
-WITH RECURSIVE {lane}, {claimable}, stuck AS MATERIALIZED (
+WITH RECURSIVE {claim_range}, {claimable}, stuck AS MATERIALIZED (
   SELECT s.id, s.counted
-    FROM claimable AS lane CROSS JOIN LATERAL (
+    FROM claimable AS claim_range CROSS JOIN LATERAL (
       SELECT t.id, CASE WHEN t.owner IS NULL THEN 1 WHEN t.started_at IS NULL THEN -1 ELSE 0 END AS counted FROM ONLY tickwright.scheduled_tasks t
-       WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+       WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority
          AND coalesce(t.retry_at, t.execute_at) <= now()
          AND t.status = 'processing' AND t.updated_at < clock_timestamp() - $1::interval
          AND NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.id = t.owner AND w.lost_at IS NULL)

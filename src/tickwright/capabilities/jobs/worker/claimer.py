@@ -332,7 +332,7 @@ class Claimer:
             if rows[name] < ahead[name] // 2:  # a claim for a few jobs costs too much
                 rows[name], self._crowded = 0, True
             elif not rows[name]:
-                self._runner.tell_when_thread_free()
+                self._runner.notify_when_thread_free()
         return rows
 
     def _byte_room(self, arriving: Mapping[str, int] | None = None) -> Callable[[str], int]:
@@ -344,7 +344,7 @@ class Claimer:
     async def _wait_for_room(self, at_most_s: float) -> None:
         """Wait until half of the queue has started, at most ``at_most_s``."""
         self._changed.clear()
-        self._runner.tell_when_below(self._prefetch() // 2)
+        self._runner.notify_when_below(self._prefetch() // 2)
         self.ticked_s = monotonic()
         try:
             async with asyncio.timeout(at_most_s):

@@ -13,13 +13,13 @@ from typing import Any
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange, with_lanes
+from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange, with_claim_ranges
 from tickwright.ports.ids import hear_database, monotonic, unix_seconds
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 _PACKAGE = "tickwright.capabilities.jobs.sql"
-_CLAIMS = with_lanes(load(_PACKAGE, "claims.sql"))
+_CLAIMS = with_claim_ranges(load(_PACKAGE, "claims.sql"))
 HELD, OWNED = _CLAIMS["held"], _CLAIMS["owned"]
 _RESULTS = load(_PACKAGE, "results.sql")
 _BODIES = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}

@@ -188,7 +188,7 @@ class OutcomeRecorder:
     def unstarted(self, job: Job, reason: str) -> None:
         """Record an attempt that ends before its start; it does not count.
 
-        ``reason`` is one of ``stopped``; or ``locked``, ``timeout``, ``no_place`` or ``waits`` (its type waits), which
+        ``reason`` is one of ``stopped``; or ``locked``, ``timeout``, ``no_slot`` or ``waits`` (its type waits), which
         release it like ``shutdown``.
         """
         if reason == "cancel":

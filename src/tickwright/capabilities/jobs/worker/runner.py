@@ -45,7 +45,7 @@ YIELD_AFTER_S = 0.001
 SWEEP_EVERY_S = 0.05
 TIMER_S = 0.001
 CLOSE_WITHIN_S = 5.0
-PLACE_WITHIN_S = 1.0
+SLOT_WAIT_S = 1.0
 
 _REPORTED = object()
 _log = structlog.get_logger("tickwright.jobs")
@@ -75,7 +75,7 @@ class Runner:
         self._waking = False
         self._generation: object | None = None
         """Identifies the open slots; slots of another generation take no more attempts."""
-        self._quiet = asyncio.Event()
+        self._all_ended = asyncio.Event()
         self.threads_busy = 0
         self.threads_stuck = 0
         self.freed: Callable[[], None] = lambda: None
@@ -103,11 +103,11 @@ class Runner:
         """Attempts that are due and wait for a slot."""
         return len(self._ready)
 
-    def tell_when_below(self, queued: int) -> None:
+    def notify_when_below(self, queued: int) -> None:
         """Call ``freed`` once, when at most ``queued`` attempts wait for a slot."""
         self._free_below = queued + 1
 
-    def tell_when_thread_free(self) -> None:
+    def notify_when_thread_free(self) -> None:
         """Call ``thread_freed`` once, when the next thread is free."""
         self._thread_wanted = True
 
@@ -131,7 +131,7 @@ class Runner:
             wait_s = self._upcoming[0][0] - self._clock.now(monotonic())
             self._timer = self._loop.call_later(max(0.0, math.ceil(wait_s * 1000) / 1000), self._fire)
 
-    def look_again(self, state: TypeState) -> None:
+    def recompute_starts(self, state: TypeState) -> None:
         """Compute the starts of a type's attempts again, after a change of its rate."""
         for place, (_, reserved_s, job_id, job) in enumerate(self._upcoming):
             if job.type_state is state:
@@ -212,11 +212,11 @@ class Runner:
         self._slots = [self._new_slot(number) for number in range(self.slots)]
         self._sweeper = self._loop.create_task(self._sweep())
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Return when no attempt is running."""
         while self.busy:
-            self._quiet.clear()
-            await self._quiet.wait()
+            self._all_ended.clear()
+            await self._all_ended.wait()
 
     async def close(self) -> None:
         """Stop running attempts (as ``shutdown``) and close the slots; threads end with their handlers."""
@@ -283,7 +283,7 @@ class Runner:
                 ended.count += 1
                 ended.took_s += now - began
                 if threaded or blocked:
-                    self._place_back(threaded)
+                    self._free_slot(threaded)
             if me.cancelling():
                 await self._uncancel(me)
                 now = monotonic()
@@ -303,17 +303,17 @@ class Runner:
         """Continue an open slot with a new task: its context was changed, or its task was cancelled."""
         if not ended.cancelled() and (error := ended.exception()) is not None:
             _log.error("jobs.slot_broken", exc_info=error)
-        self._note_quiet()
+        self._note_all_ended()
         if self._generation is not None and self._slots[number] is ended:
             self._slots[number] = self._new_slot(number)
 
-    def _note_quiet(self) -> None:
+    def _note_all_ended(self) -> None:
         if not self._running:
-            self._quiet.set()
+            self._all_ended.set()
 
     async def _until_ready(self) -> None:
         while not self._ready:
-            self._note_quiet()
+            self._note_all_ended()
             turn = asyncio.get_running_loop().create_future()
             self._idle.append(turn)
             try:
@@ -333,9 +333,9 @@ class Runner:
         if job.type_state.kind.waits:
             self._outcomes.unstarted(job, "waits")
             return False
-        return not self._expired(job, now_s) and self._takes_place(job, threaded)
+        return not self._expired(job, now_s) and self._takes_slot(job, threaded)
 
-    def _takes_place(self, job: Job, threaded: TypeState | None) -> bool:
+    def _takes_slot(self, job: Job, threaded: TypeState | None) -> bool:
         if not self._places(job.type_state):
             waiting = self._blocked.setdefault(job.type_state, deque())
             if job.started_s:  # it was moved up, and its slot is gone
@@ -364,7 +364,7 @@ class Runner:
             places = min(places, allot(free, state.threads, all_free=free))
         return max(0, places)
 
-    def _place_back(self, threaded: TypeState | None) -> None:
+    def _free_slot(self, threaded: TypeState | None) -> None:
         if threaded is not None:
             self.threads_busy -= 1
             threaded.threads -= 1
@@ -443,7 +443,7 @@ class Runner:
         """
         start_s = 0.0
         while not state.kind.waits and (start_s := state.start_at(now := monotonic(), start_s)) > now + TIMER_S:
-            if start_s - now > PLACE_WITHIN_S:
+            if start_s - now > SLOT_WAIT_S:
                 state.free_from_s = min(state.free_from_s, start_s)  # another attempt may have this start
                 return False
             await asyncio.sleep(start_s - now)
@@ -513,8 +513,8 @@ class Runner:
         free = self.slots - len(self._running) - len(self._ready)
         places = min(free, self._places(state), len(self._blocked[state]))
         self._ready.extendleft(reversed([self._leave_wait(state) for _ in range(places)]))
-        while state in self._blocked and now - self._blocked[state][0].started_s > PLACE_WITHIN_S:
-            self._outcomes.unstarted(self._leave_wait(state), "no_place")
+        while state in self._blocked and now - self._blocked[state][0].started_s > SLOT_WAIT_S:
+            self._outcomes.unstarted(self._leave_wait(state), "no_slot")
         self._wake_one()
 
 

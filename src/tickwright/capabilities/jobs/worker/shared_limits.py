@@ -95,7 +95,7 @@ class SharedLimits:
         keeps = any(used > granted.get(name, 0) and coming.get(name) for name, used in zip(names, in_use, strict=False))
         self._note(shares=shares, short=any(row["short"] for row in rows), keeps=keeps)
         if has_changed:
-            await connection.execute(_SQL["tell_shares"])
+            await connection.execute(_SQL["write_shares"])
 
         def committed() -> None:
             if settling == self._settling:  # a later settling has counted what is in use since

@@ -111,7 +111,7 @@ class JobWorker:
         self._release_all_unstarted()
         await self.claimer.wait_stopped()
         self._release_all_unstarted()
-        await self.runner.quiet()
+        await self.runner.wait_idle()
         await self.result_writer.drained()
 
     async def stop(self) -> None:
@@ -176,7 +176,7 @@ class JobWorker:
                 if old is not None:
                     is_slower = _is_slower(kind.rate_per_s, old.kind.rate_per_s)
                     old.become(state)
-                    self.runner.look_again(old)
+                    self.runner.recompute_starts(old)
                     if kind.waits or is_slower:
                         self._release_unstarted(old)
                 types[kind.name] = old or state

@@ -1,11 +1,11 @@
--- name: lane
--- Every task type with a live job, and its priorities: one probe a lane, from each to the next, whatever its number of jobs. To be placed after
+-- name: claim_range
+-- Every task type with a live job, and its priorities: one probe a claim range, from each to the next, whatever its number of jobs. To be placed after
 -- WITH RECURSIVE. It is text and not a function, so that PostgreSQL plans each statement as a whole. Index: scheduled_tasks_due.
-lane AS (
+claim_range AS (
   (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
   UNION ALL
   SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
+    FROM claim_range l CROSS JOIN LATERAL (
       SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
        WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
 );
@@ -26,7 +26,7 @@ runnable AS (
 );
 
 -- name: known
--- The same for registered task types in any state; the first lane of each comes before the second of any. Index: scheduled_tasks_due.
+-- The same for registered task types in any state; the first claim range of each comes before the second of any. Index: scheduled_tasks_due.
 known AS (
   SELECT top.task_type, top.priority
     FROM tickwright.task_types k CROSS JOIN LATERAL (
@@ -40,17 +40,17 @@ known AS (
 );
 
 -- name: claimable
--- The lanes in which claimed jobs can be: of registered task types in any state, and of a thousand others, because a type may be deleted while
+-- The claim ranges in which claimed jobs can be: of registered task types in any state, and of a thousand others, because a type may be deleted while
 -- its jobs run. The cost of releasing jobs does not grow with the number of unknown types.
 {known}, claimable AS MATERIALIZED (
-  SELECT * FROM known UNION (SELECT * FROM lane LIMIT 1000)
+  SELECT * FROM known UNION (SELECT * FROM claim_range LIMIT 1000)
 );
 
 -- name: counted
--- The lanes that figures count: a thousand of registered types, and the first thousand of all by name. Every role that may insert jobs can invent
--- names, and those must not hide a registered type. Where more than a thousand lanes were walked, some may be left out.
+-- The claim ranges that figures count: a thousand of registered types, and the first thousand of all by name. Every role that may insert jobs can invent
+-- names, and those must not hide a registered type. Where more than a thousand claim ranges were walked, some may be left out.
 {known}, walked AS MATERIALIZED (
-  SELECT * FROM lane LIMIT 1001
+  SELECT * FROM claim_range LIMIT 1001
 ), registered AS MATERIALIZED (
   SELECT * FROM known LIMIT 1000
 ), counted AS MATERIALIZED (
