@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import pytest
@@ -96,6 +97,30 @@ def test_words_of_a_plan_are_read_as_the_same_plan(words: Any) -> None:
     """What GET shows is what PUT takes."""
     plan = check_definition("t", words)
     assert check_definition("t", definition_of(plan)) == plan
+
+
+def test_a_default_can_be_the_member_of_an_enumeration() -> None:
+    """It is a text or a number too, where a program writes the definition; a boolean is no number."""
+
+    class Country(StrEnum):
+        NL = "nl"
+
+    class Limit(IntEnum):
+        MANY = 1000
+
+    def words(kind: str, default: Any) -> Any:
+        return {"listeners": ["a"], "parameters": {"x": {"type": kind, "default": default}}}
+
+    for kind, default, expected in (
+        ("text", Country.NL, "nl"),
+        ("integer", Limit.MANY, 1000),
+        ("number", Limit.MANY, 1000),
+    ):
+        parameters = check_definition("t", words(kind, default)).parameters
+        assert parameters is not None
+        assert parameters["x"].default == expected
+    for kind in ("integer", "number"):
+        assert any("whole number" in line or "a number" in line for line in problems_of(words(kind, True)))
 
 
 def test_one_listener_needs_no_merge() -> None:

@@ -168,10 +168,10 @@ def _number(number: float) -> int | float:
 
 
 def _kind_of(kinds: tuple[type, ...], remedy: str) -> Read:
-    """Return a reader of values of exactly these types: a boolean is no number."""
+    """Return a reader of values of these types: a boolean is no number, although Python has it as one."""
 
     def read(value: Any) -> Any:
-        if type(value) not in kinds:
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise _bad(remedy)
         return value
 
