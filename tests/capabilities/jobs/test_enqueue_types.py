@@ -2,13 +2,19 @@
 
 import asyncio
 import gc
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from tickwright.capabilities.jobs import enqueue
-from tickwright.capabilities.jobs.enqueue import TypeCatalog
+from tickwright.capabilities.jobs.enqueue import Enqueuer, TypeCatalog
+from tickwright.capabilities.jobs.requests import NewJob
+from tickwright.domain.errors import Rejected
 from tickwright.store.pool import Pool
+
+DUE = datetime(2031, 5, 1, 9, tzinfo=UTC)
 
 
 async def test_a_database_that_is_lost_while_types_are_read_costs_no_traceback(
@@ -30,3 +36,84 @@ async def test_a_database_that_is_lost_while_types_are_read_costs_no_traceback(
     del catalog
     gc.collect()
     assert unheard == []
+
+
+class _Counted:
+    """A connection that notes what it is asked for."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append({"copy_records_to_table": "COPY", "fetchval": "now"}[name])
+        return getattr(self._connection, name)
+
+
+@pytest_asyncio.fixture
+async def enqueuer(pool: Pool) -> Enqueuer:
+    """An enqueuer that knows no type yet, of a database that has three."""
+    await pool.execute(
+        "INSERT INTO tickwright.task_types (name, target, max_attempts) SELECT n, 'x', 7 FROM unnest("
+        "ARRAY['a', 'b', 'c']) AS n"
+    )
+    return Enqueuer(pool)
+
+
+async def test_a_batch_of_jobs_is_one_copy(pool: Pool, enqueuer: Enqueuer) -> None:
+    """Whatever their types are; the clock is asked only for jobs that are due at its now."""
+    at_times = [NewJob(name, execute_at=DUE) for name in "abcab"]
+    at_once = [NewJob(name) for name in "abcab"]
+    expected: list[tuple[list[NewJob], list[str]]] = [
+        (at_times, ["COPY"]),
+        (at_once, ["now", "COPY"]),
+        (at_times + at_once, ["COPY", "now", "COPY"]),
+        ([], []),
+    ]
+    async with pool.acquire() as connection, connection.transaction():
+        for jobs, statements in expected:
+            counted = _Counted(connection)
+            assert await enqueuer.copy(jobs, connection=counted) == len(jobs)
+            assert counted.asked == statements
+    rows = await pool.fetch("SELECT execute_at = $1 AS later, max_attempts FROM tickwright.scheduled_tasks", DUE)
+    assert [(row["later"], row["max_attempts"]) for row in rows] == [(x, 7) for x in [True] * 5 + [False] * 5] * 2
+
+
+async def test_a_full_copy_is_followed_by_no_empty_one(
+    pool: Pool, enqueuer: Enqueuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one starts only if there is a job for it, and no job falls between the two."""
+    monkeypatch.setattr(enqueue, "COPY_ROWS", 3)
+    async with pool.acquire() as connection, connection.transaction():
+        counted = _Counted(connection)
+        assert await enqueuer.copy((NewJob("a", execute_at=DUE) for _ in range(6)), connection=counted) == 6
+    assert counted.asked == ["COPY"] * 2
+    assert await pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 6
+
+
+async def test_a_type_that_is_registered_later_ends_one_copy(pool: Pool, enqueuer: Enqueuer) -> None:
+    """It is read, and the next COPY continues with its job; a type that nobody knows takes all jobs with it."""
+    await enqueuer.types.get("a")
+    await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('late', 'x')")
+    jobs = [NewJob(name, execute_at=DUE) for name in ("a", "late", "b", "late")]
+    async with pool.acquire() as connection, connection.transaction():
+        counted = _Counted(connection)
+        assert await enqueuer.copy(jobs, connection=counted) == 4
+    assert counted.asked == ["COPY"] * 2
+    with pytest.raises(Rejected) as refused:
+        await enqueuer.copy([*jobs, NewJob("nobody.knows", execute_at=DUE)])
+    assert refused.value.code == "unknown_task_type"
+    assert await pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 4
+
+
+async def test_a_copy_checks_its_jobs(pool: Pool, enqueuer: Enqueuer) -> None:
+    """Also those of a caller that did not, and then none goes in."""
+    for code, wrong in (
+        ("invalid_timeout", NewJob("a", execute_at=DUE, timeout=timedelta(days=2))),
+        ("naive_datetime", NewJob("a", execute_at=DUE.replace(tzinfo=None))),
+        ("key_in_bulk", NewJob("a", execute_at=DUE, key="k")),
+    ):
+        with pytest.raises(Rejected) as refused:
+            await enqueuer.copy([NewJob("a", execute_at=DUE), wrong])
+        assert refused.value.code == code
+    assert await pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 0

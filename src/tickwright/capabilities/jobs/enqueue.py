@@ -78,18 +78,22 @@ class TypeCatalog:
         """Return the type if it is known and was read within the last second."""
         return self._types.get(name) if monotonic() - self._read_s <= TYPES_FRESH_S else None
 
+    def known(self, name: str) -> TaskType | None:
+        """Return the type if it is known, also an old one, which is then read again in the background."""
+        kind = self.fresh(name)
+        if kind is None and (kind := self._types.get(name)) is not None:
+            self._read_behind()
+        return kind
+
     async def get(self, name: str) -> TaskType:
         """Return the type.
 
         Raises:
             Rejected: ``unknown_task_type``. Permanent until the type is registered.
         """
-        kind = self.fresh(name)
+        kind = self.known(name)
         if kind is None:
-            if name in self._types:
-                self._read_behind()
-            else:
-                await self._read()
+            await self._read()
             kind = self._types.get(name)
         if kind is None:
             known = ", ".join(sorted(self._types)[:20]) or "none yet"
@@ -238,22 +242,20 @@ class Enqueuer:
         return answers
 
     async def copy(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> int:
-        """Schedule many checked jobs without keys by COPY, the fastest way, all or none; return how many.
+        """Schedule many jobs without keys by COPY, the fastest way, all or none; return how many.
 
         Rows are made while PostgreSQL stores earlier ones, so the slower side decides the speed, not the sum of both. A
-        task type that is not cached yet ends a COPY; it is read, and the next COPY continues.
+        task type that is not known yet ends a COPY, and so does the first job that is due at the database's now. What
+        its row lacks is read, and the next COPY continues.
 
         Raises:
-            Rejected: ``unknown_task_type``, ``key_in_bulk``. Permanent.
+            Rejected: ``unknown_task_type``, ``key_in_bulk``, or a job is not within the bounds. Permanent.
         """
         if connection is None:
             async with self._pool.acquire() as own, own.transaction():
                 return await self.copy(jobs, connection=own)
-        rows = _CopyRows(jobs, await connection.fetchval(_SQL["now"]))
-        while rows.more:
-            if rows.unknown is not None:
-                rows.attempts[rows.unknown] = (await self.types.get(rows.unknown)).max_attempts
-                rows.unknown = None
+        rows = _CopyRows(jobs, self.types)
+        while await rows.ready(connection):
             await connection.copy_records_to_table(
                 "scheduled_tasks", schema_name="tickwright", columns=COPY_COLUMNS, records=rows.some(COPY_ROWS)
             )
@@ -354,45 +356,50 @@ def _in_trace(job: NewJob) -> NewJob:
 
 
 class _CopyRows:
-    """The rows of a COPY, made on demand.
+    """The rows of a COPY, made on demand."""
 
-    Attributes:
-        attempts: Attempts by known task type.
-        unknown: The type that stopped the rows. The caller sets its ``attempts`` and continues.
-        more: Whether rows can be left.
-    """
-
-    def __init__(self, jobs: Iterable[NewJob], now: datetime) -> None:
-        self._jobs, self._now, self._traceparent = iter(jobs), now, traces.current()
-        self._held: NewJob | None = None
-        self.attempts: dict[str, int] = {}
-        self.unknown: str | None = None
-        self.more = True
+    def __init__(self, jobs: Iterable[NewJob], types: TypeCatalog) -> None:
+        self._jobs, self._types, self._traceparent = iter(jobs), types, traces.current()
+        self._next = next(self._jobs, None)
+        self._attempts: dict[str, int] = {}
+        self._now: datetime | None = None
         self.count = 0
 
+    async def ready(self, connection: Connection) -> bool:
+        """Read what the next row lacks; return whether there is one."""
+        job = self._next
+        if job is None:
+            return False
+        if job.task_type not in self._attempts:
+            self._attempts[job.task_type] = (await self._types.get(job.task_type)).max_attempts
+        if job.execute_at is None and self._now is None:
+            self._now = await connection.fetchval(_SQL["now"])
+        return True
+
     def some(self, rows_max: int) -> Iterator[tuple[Any, ...]]:
-        """Return at most ``rows_max`` rows; fewer at the end, or before an unknown type."""
-        attempts_of, now, traceparent = self.attempts, self._now, self._traceparent
+        """Return at most ``rows_max`` rows; fewer at the end, or before a row that lacks something."""
         for _ in range(rows_max):
-            job = self._held or next(self._jobs, None)
-            self._held = None
-            if job is None:
-                self.more = False
+            if (job := self._next) is None:
                 return
-            if job.key is not None:
+            if check_new_job(job).key is not None:
                 raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
-            type_attempts = attempts_of.get(job.task_type)
-            if type_attempts is None:
-                self._held, self.unknown = job, job.task_type
+            attempts = self._attempts_of(job.task_type)
+            execute_at = job.execute_at or (self._now and self._now + (job.delay or NO_DELAY))
+            if attempts is None or execute_at is None:
                 return
-            timeout = job.timeout
+            timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
             self.count += 1
             yield (
-                job.execute_at or now + (job.delay or NO_DELAY), job.task_type, job.payload,
-                job.max_attempts or type_attempts, job.priority,
-                None if timeout is None else round(timeout.total_seconds() * 1000), job.expires_at,
-                traceparent or job.traceparent,
+                execute_at, job.task_type, job.payload, job.max_attempts or attempts, job.priority, timeout_ms,
+                job.expires_at, self._traceparent or job.traceparent,
             )  # fmt: skip
+            self._next = next(self._jobs, None)
+
+    def _attempts_of(self, name: str) -> int | None:
+        attempts = self._attempts.get(name)
+        if attempts is None and (kind := self._types.known(name)) is not None:
+            attempts = self._attempts[name] = kind.max_attempts
+        return attempts
 
 
 PLAIN_ROWS_MAX = 5_000
