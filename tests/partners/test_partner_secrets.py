@@ -67,7 +67,7 @@ class Partner:
 @asynccontextmanager
 async def partner_of(url: str, folder: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Partner, Pool]]:
     """Run the partner and a consumer that reads secrets in ``folder``."""
-    patch.setattr(partners, "READ_AGAIN_S", 0.1)
+    patch.setattr(partners, "SETTINGS_MAX_AGE_S", 0.1)
     patch.setattr(consumer, "PARTNERS_S", 0.1)
     patch.setenv("TICKWRIGHT_SECRETS_DIR", str(folder))
     partner, make = Partner(folder), Couriers._make
@@ -148,6 +148,6 @@ async def test_the_mutant_that_reads_a_secret_once_is_caught(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was made stays until the settings change."""
-    mutate(monkeypatch, Couriers.of, " or monotonic() - made.read_s >= READ_AGAIN_S", "")
+    mutate(monkeypatch, Couriers.of, " or monotonic() - made.read_s >= SETTINGS_MAX_AGE_S", "")
     with pytest.raises(AssertionError, match="second-token is read"):
         await check_rotated(database_url, tmp_path, monkeypatch)

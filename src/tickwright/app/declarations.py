@@ -188,7 +188,7 @@ class Declarations:
         """Register the decorated function as the courier that polls the partner ``name`` for trackers.
 
         The function takes a :class:`~tickwright.Poll` and returns an :class:`~tickwright.Answer`, or
-        :class:`~tickwright.Throttled` if the partner asks for silence. An exception is a failed call, which changes
+        :class:`~tickwright.Throttled` if the partner requests a pause. An exception is a failed call, which changes
         nothing of the tracker and is retried. Limits hold for all processes together. An operator's settings override
         the arguments.
 

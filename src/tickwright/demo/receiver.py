@@ -28,7 +28,7 @@ from tickwright.rest.listener import Listener, bind
 SLOW_S = 0.4
 STRICT_PER_S = 25
 STRICT_CALLS, SILENCE_S = 200, 2
-"""The strict courier asks for silence above its limit and after this many calls, like a courier under load."""
+"""The strict courier requests a pause above its limit and after this many calls, like a courier under load."""
 
 FAILS_S, EVERY_S = 30.0, 120.0
 STATIONS = ("accepted", "in_transit", "at_depot", "out_for_delivery")
@@ -39,7 +39,7 @@ SHIPMENTS_REMEMBERED_MAX = 100_000
 class Couriers:
     """Answers ``GET /couriers/{name}/{shipment}``. Each shipment passes a few stations until it is delivered.
 
-    One courier is slow, one sometimes asks for silence, one fails for a while.
+    One courier is slow, one sometimes requests a pause, one fails for a while.
     """
 
     def __init__(self) -> None:

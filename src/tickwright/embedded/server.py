@@ -79,7 +79,7 @@ class Launch:
         self._launches = 0
         self._pid: int | None = None
 
-    def bring_up(self, within: timedelta) -> Postmaster:
+    def start(self, within: timedelta) -> Postmaster:
         """Return the server once it accepts connections.
 
         Raises:
@@ -276,7 +276,7 @@ class EmbeddedServer:
         binaries = programs_for(home.account, find_binaries(home.cluster_major()))
         if home.cluster_major() is None:
             make_cluster(home, binaries)
-        return Launch(home, binaries, self._settings, tcp=self._tcp).bring_up(self._start_within)
+        return Launch(home, binaries, self._settings, tcp=self._tcp).start(self._start_within)
 
     def _stop_if_last(self, home: Home, descriptor: int) -> bool:
         try:

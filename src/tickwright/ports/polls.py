@@ -1,8 +1,8 @@
 """Sources of polls for the consumer, PostgreSQL or Kafka, and the log to which the relay publishes polls.
 
-A source provides *turns*: at most a thousand trackers of one partner that are due in the same second. A consumer that
-takes a turn owns it until it finishes or releases it, or loses the ownership. Then another consumer gets it; later
-results of the first have no effect, because ``hold`` no longer returns the turn.
+A source provides *groups*: at most a thousand trackers of one partner that are due in the same second. A consumer that
+takes a group owns it until it finishes or releases it, or loses the ownership. Then another consumer gets it; later
+results of the first have no effect, because ``hold`` no longer returns the group.
 
 A log takes numbered batches. Each is stored completely with its number, or not at all. Opening the log for a shard
 fences every earlier writer of that shard and returns the number of the last stored batch. So a writer that does not
@@ -57,25 +57,25 @@ class PollSource(Protocol):
     """A source of polls, under one session."""
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
-        """Take at most ``room`` turns of each partner, longest due first; none while the ownership is not valid."""
+        """Take at most ``room`` groups of each partner, longest due first; none while the ownership is not valid."""
 
-    async def hold(self, connection: Any, turns: Sequence[PollGroup]) -> Sequence[PollGroup]:
-        """Return those of ``turns`` that are still owned, and keep them owned until the transaction ends.
+    async def hold(self, connection: Any, groups: Sequence[PollGroup]) -> Sequence[PollGroup]:
+        """Return those of ``groups`` that are still owned, and keep them owned until the transaction ends.
 
         This fences every effect: a loss waits for this transaction, or comes before it.
         """
 
-    async def finish(self, connection: Any, turns: Sequence[PollGroup]) -> None:
-        """Mark these turns as finished, in the transaction that writes their last effects."""
+    async def finish(self, connection: Any, groups: Sequence[PollGroup]) -> None:
+        """Mark these groups as finished, in the transaction that writes their last effects."""
 
-    async def finished(self, turns: Sequence[PollGroup]) -> None:
+    async def finished(self, groups: Sequence[PollGroup]) -> None:
         """Report that this transaction is committed: the time to commit offsets."""
 
-    def has_lost(self, turn: PollGroup) -> bool:
-        """Return whether, as far as known here, an unfinished turn has another owner: then begin no more of it."""
+    def has_lost(self, group: PollGroup) -> bool:
+        """Return whether, as far as known here, an unfinished group has another owner: then begin no more of it."""
 
-    async def release(self, turns: Sequence[PollGroup]) -> None:
-        """Let others take unfinished turns. The ledger has what was done of them."""
+    async def release(self, groups: Sequence[PollGroup]) -> None:
+        """Let others take unfinished groups. The ledger has what was done of them."""
 
 
 class Record(NamedTuple):

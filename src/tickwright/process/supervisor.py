@@ -2,7 +2,7 @@
 
 ::
 
-    running ──quiesce──▶ quiescing ──all quiet, or the deadline, or a second request──▶ stopping ──▶ stopped
+    running ──quiesce──▶ quiescing ──all idle, or the deadline, or a second request──▶ stopping ──▶ stopped
 
 A service that raises is restarted after an exponential wait. Each crash is logged once, and shown in ``/readyz`` and
 the metrics. Services start in the given order and stop in reverse, so the session of the others starts first and

@@ -26,7 +26,7 @@ SERVICE = "tickwright"
 
 
 class _Opened:
-    """How many parts of this process want spans, and the provider that was made for them."""
+    """How many parts of this process record spans, and the provider that was made for them."""
 
     users = 0
     ours: "TracerProvider | None" = None

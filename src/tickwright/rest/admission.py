@@ -38,7 +38,7 @@ class ListenerLimits:
         unread_bytes: Unread by all clients together; up to ``UNREAD_UNCOUNTED`` of each connection do not count.
         connections: In all; fewer where the process may open fewer files.
         per_address: Per client address (in IPv6, per network of 64 bits).
-        proxies: Networks of reverse proxies. Their addresses stand for many clients and have no share.
+        proxies: Networks of reverse proxies. Many clients share their addresses, so these have no share.
         hosts: Accepted host names, besides this machine's own, addresses and names without a dot.
     """
 

@@ -27,7 +27,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import Column
 from tickwright.sources.duckdb_values import NESTING_MAX, identifier, literal, nesting, select
 from tickwright.sources.query_process import (
-    PLACE,
+    ROW_NUMBER,
     THREADS,
     TOO_MUCH_MEMORY,
     KnownTypes,
@@ -42,7 +42,7 @@ from tickwright.store.queries import load
 
 # ---------------------------------------------------------------------- columns of files
 
-_Q = load("tickwright.sources.sql", "duckdb.sql")
+_SQL = load("tickwright.sources.sql", "duckdb.sql")
 _GAP = re.compile(r"\{([a-z_]+)\}")
 _WILD = re.compile(r"([*?\[])")
 HEADER_BYTES_MAX = 1024 * 1024
@@ -201,7 +201,7 @@ def pattern(path: Path) -> str:
 
 def filled(name: str, /, **gaps: str) -> str:
     """Fill the gaps of a statement; inserted texts are not expanded again."""
-    return _GAP.sub(lambda gap: gaps[gap[1]], _Q[name].partition("\n")[2])
+    return _GAP.sub(lambda gap: gaps[gap[1]], _SQL[name].partition("\n")[2])
 
 
 MEMORY = "256MB"
@@ -234,11 +234,11 @@ class DuckdbReader:
                 self._check_one_query(connection, text)
             self._show(connection, sql)
             query = sql.rstrip().rstrip(";")
-            described = connection.execute(_Q["describe"].replace("{query}", query), given).description
+            described = connection.execute(_SQL["describe"].replace("{query}", query), given).description
             names = [f"c{number}" for number in range(len(described))]
             selected = [select(column[0], str(column[1]), name) for column, name in zip(described, names, strict=True)]
             wanted = ", ".join(one.expression for one in selected)
-            text = _Q["read"].replace("{columns}", wanted).replace("{names}", ", ".join(names))
+            text = _SQL["read"].replace("{columns}", wanted).replace("{names}", ", ".join(names))
             connection.execute(text.replace("{query}", query), given)
         except (duckdb.Error, MemoryError) as error:
             raise self._translated(error) from None
@@ -278,7 +278,7 @@ class DuckdbReader:
             "python_enable_replacements": False,
         }
         connection = self._connection = duckdb.connect(":memory:", config=bounds)
-        connection.execute(_Q["spill"].replace("{bytes_max}", str(self._query.spill_bytes_max)))
+        connection.execute(_SQL["spill"].replace("{bytes_max}", str(self._query.spill_bytes_max)))
         return connection
 
     def _show(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -292,9 +292,9 @@ class DuckdbReader:
                     raise self._unavailable(error.strerror) from None
             folders = f"[{literal(str(self._path))}]"
         else:
-            connection.execute(_Q["attach"].replace("{path}", literal(str(self._path))))
+            connection.execute(_SQL["attach"].replace("{path}", literal(str(self._path))))
             folders = "[]"
-        connection.execute(_Q["lock"].replace("{folders}", folders))
+        connection.execute(_SQL["lock"].replace("{folders}", folders))
 
     def _files_of(self, tables: frozenset[str]) -> list[tuple[str, Path]]:
         """Return the folder's files whose names are in ``tables``; skip a link that leads out of the folder."""
@@ -362,7 +362,7 @@ def _tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> frozenset[s
     ``query_table``), return all words and quoted names of the query.
     """
     try:
-        ((text,),) = connection.execute(_Q["tree"], [sql]).fetchall()
+        ((text,),) = connection.execute(_SQL["tree"], [sql]).fetchall()
         tree = msgspec.json.decode(text)
         nodes = list(_nodes(tree, frozenset()))
     except (duckdb.Error, msgspec.DecodeError, RecursionError):
@@ -431,7 +431,7 @@ def load_file(job: Load) -> None:
     kind = "parquet" if job.key.lower().endswith(".parquet") else "csv"
     separator = _separator(job.raw) if kind == "csv" else ""
     rows = _filled(kind, file=literal(str(job.raw)), separator=literal(separator))
-    words = {"rows": rows, "order": f"f.{identifier(job.order)}", "place": identifier(PLACE)}
+    words = {"rows": rows, "order": f"f.{identifier(job.order)}", "place": identifier(ROW_NUMBER)}
     words["most"] = str(job.rows_max + 1)
     try:
         connection = duckdb.connect(str(job.database), config=config)

@@ -319,7 +319,7 @@ class ProcessReader:
     def _lost(self, process: QueryProcess) -> Exception:
         if self._killed:  # this error is not shown
             return self._unavailable("the query was ended")
-        how = process.death()
+        how = process.exit_reason()
         if how is None:
             return too_much_memory(f"source {self._name}")
         return self._unavailable(f"its process died ({how})")

@@ -22,7 +22,7 @@ from tickwright.ports.objects import ObjectStore
 from tickwright.sources.file_sources import FileSource
 from tickwright.sources.named import SourceSettings
 from tickwright.sources.query_process import (
-    PLACE,
+    ROW_NUMBER,
     TOO_MUCH_MEMORY,
     Failed,
     Load,
@@ -81,7 +81,7 @@ class ObjectFiles:
             local = self._find(key, order, expected) or await self._fetch(key, order, expected)
             local.readers += 1
         try:
-            yield AudienceFile(local.source, TABLE, PLACE, local.facts)
+            yield AudienceFile(local.source, TABLE, ROW_NUMBER, local.facts)
         finally:
             local.readers -= 1
             await self._evict(self._kept)
@@ -205,7 +205,7 @@ class _Load:
             if isinstance(answer, Failed):
                 raise answer.problem.error()
             if not isinstance(answer, Loaded):
-                how = process.death()
+                how = process.exit_reason()
                 if how is None:
                     raise Rejected("audience_unreadable", f"{self.key} cannot be read: {TOO_MUCH_MEMORY}")
                 raise Unavailable("source_unavailable", f"{self.key} is not loaded: the process died ({how})")

@@ -245,8 +245,8 @@ def _field(result: PGresult, field: DiagnosticField) -> str:
 
 # ---------------------------------------------------------------------- connections
 
-_Q = load("tickwright.sources.sql", "postgres.sql")
-BEGIN = f"{_Q['begin']};\n{_Q['powers']}"
+_SQL = load("tickwright.sources.sql", "postgres.sql")
+BEGIN = f"{_SQL['begin']};\n{_SQL['powers']}"
 IDLE_S = 30.0
 KEPT_S = 3.0
 """How long the test of a kept connection may take."""
@@ -353,7 +353,7 @@ class Connections:
                 await connection.cancel_safe(timeout=CANCEL_S)
             else:
                 async with asyncio.timeout(CANCEL_S):
-                    await _execute(connection, _Q["end"])
+                    await _execute(connection, _SQL["end"])
         if sound and connection.pgconn.transaction_status == TransactionStatus.IDLE:
             self._idle.append(connection)
             asyncio.get_running_loop().call_later(IDLE_S, self._forget, connection)
@@ -412,8 +412,8 @@ async def wait_for(pg: PGconn, talking: PQGen[_T]) -> _T:
     return await waiting.wait_async(talking, pg.socket, interval=POLL_S)
 
 
-_ONE_QUERY = _Q["one_query"].rpartition("\n")[2].removesuffix("{query}")
-_AHEAD, _BEHIND = _Q["bounded"].replace("{bytes_max}", str(ROW_BYTES_MAX)).split("{query}")
+_ONE_QUERY = _SQL["one_query"].rpartition("\n")[2].removesuffix("{query}")
+_AHEAD, _BEHIND = _SQL["bounded"].replace("{bytes_max}", str(ROW_BYTES_MAX)).split("{query}")
 _ROWS = {ExecStatus.TUPLES_CHUNK, ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}
 
 

@@ -48,7 +48,7 @@ THREADS = 2
 TOO_MUCH_MEMORY = (
     f"it takes more memory than its limit ({DATA_BYTES // 2**20} MiB); select fewer rows or columns, or cut long values"
 )
-PLACE = "tickwright place"
+ROW_NUMBER = "tickwright row number"
 """The column with a row's number in a loaded file."""
 _LENGTH = struct.Struct(">Q")
 _APART: Final[frozenset[type]] = frozenset({bytes, UndecodableText})
@@ -244,7 +244,7 @@ def _read(stream: IO[bytes], most: int | None) -> bytes | None:
     return content if len(content) == length else None
 
 
-DEATH_S = 5.0
+EXIT_WAIT_S = 5.0
 """How long an ending process may take to exit before it is killed."""
 PROGRAM = "tickwright.sources.query_program"
 
@@ -256,7 +256,7 @@ class QueryProcess:
 
     Invariants:
         SRC-8: it has no secret of Tickwright: a few variables of the environment, and no open file.
-        SRC-9: it is gone when :meth:`end` returns, and soon after this process dies, for whatever reason.
+        SRC-9: it is gone when :meth:`end` returns, and soon after this process ends for any reason.
 
     Raises:
         OSError: It cannot be started.
@@ -293,11 +293,11 @@ class QueryProcess:
         """Return its next answer; ``None`` if it died or is to be ended."""
         return read_answer(self._answers)
 
-    def death(self) -> str | None:
+    def exit_reason(self) -> str | None:
         """End a process that does not answer, and return how it died; ``None``: of its own memory bound."""
         wanted = self._killed
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(DEATH_S)
+            self._process.wait(EXIT_WAIT_S)
         self.kill()
         status, errors = self._process.wait(), self._errors.read()
         if not wanted:

@@ -52,7 +52,7 @@ VALUE_BYTES_MAX = 4 * ROW_BYTES_MAX
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _FUNCTIONS_REFUSED = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "sqlite_log"}
 """Functions of some builds of SQLite that read or write files or load code."""
-_Q = {name: text.rpartition("\n")[2] for name, text in load("tickwright.sources.sql", "sqlite.sql").items()}
+_SQL = {name: text.rpartition("\n")[2] for name, text in load("tickwright.sources.sql", "sqlite.sql").items()}
 _PASSING = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -79,13 +79,13 @@ class SqliteReader:
             place = f"file:{quote(str(query.path))}?mode=ro"
             self._connection = sqlite3.connect(place, uri=True, timeout=BUSY_S, isolation_level=None)
             self._connection.text_factory = _text
-            self._connection.execute(_Q["query_only"])
-            self._connection.execute(_Q["spill"].replace("{folder}", str(query.spill).replace("'", "''"))).fetchall()
+            self._connection.execute(_SQL["query_only"])
+            self._connection.execute(_SQL["spill"].replace("{folder}", str(query.spill).replace("'", "''"))).fetchall()
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             self._connection.set_authorizer(_authorize)
             if query.within is not None:
-                self._connection.execute(_Q["explain"].replace("{query}", query.within)).close()  # parsed, not run
+                self._connection.execute(_SQL["explain"].replace("{query}", query.within)).close()  # parsed, not run
             self._cursor = self._connection.execute(query.sql, query.given)
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError, MemoryError) as error:
             raise self._translated(error) from None
@@ -142,7 +142,10 @@ CPU_S = THREADS * int(STATEMENT_TIMEOUT_MAX.total_seconds())
 
 
 def main(parent: int) -> None:
-    """Serve queries of the process ``parent``; never returns, because DuckDB's exit handlers are slow and noisy."""
+    """Serve queries of the process ``parent``; never returns.
+
+    It leaves out DuckDB's exit handlers, which are slow and write to standard error.
+    """
     answers = take_stdout()
     os.set_blocking(sys.stderr.fileno(), False)  # an unread pipe blocks nothing
     confine(parent)

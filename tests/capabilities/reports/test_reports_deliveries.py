@@ -183,7 +183,7 @@ async def test_a_delivery_whose_turn_does_not_come_is_asked_to_come_again(
     desk: ReportApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one goes on; where it breaks off, the next one counts."""
-    monkeypatch.setattr(deliveries, "TURN_S", 0.1)
+    monkeypatch.setattr(deliveries, "DELIVERY_WAIT_S", 0.1)
     report_id = await desk.asked("paid", conditions={"country": "NL"})
     async with slow_delivery(desk, report_id) as first:
         (await deliver(desk, report_id)).says(503, "part_in_flight")

@@ -297,6 +297,6 @@ async def test_a_lock_that_is_left_is_noticed(
     empty_database_url: str, shop: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a query ends with the transaction only, its lock is held while the connection is kept."""
-    monkeypatch.setattr(postgres_connections, "_Q", {**postgres_connections._Q, "end": "ROLLBACK"})
+    monkeypatch.setattr(postgres_connections, "_SQL", {**postgres_connections._SQL, "end": "ROLLBACK"})
     with pytest.raises(AssertionError):
         await test_nothing_of_a_query_is_left_on_a_kept_connection(empty_database_url, shop)

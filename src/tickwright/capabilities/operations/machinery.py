@@ -72,7 +72,7 @@ class OperatorActions:
         return [view(LeaseView, row, guards=self._purposes.of(row["job_name"])) for row in rows]
 
     async def release(self, job_name: str, *, caller: Caller) -> ReleasedLease:
-        """Take a lease away from its holder; the next process that asks for it gets it.
+        """Take a lease away from its holder; the next process that requests it acquires it.
 
         The fence rises, so that later writes of the old holder change nothing. Waits for the holder's transaction.
 

@@ -145,9 +145,9 @@ async def read_moment(
     return Moment(row["at"], _SESSIONS.decode(row["sessions"]), row["lost_lately"], good_keys, good_sessions)
 
 
-async def read_standing(connection: Connection) -> Any:
+async def read_status(connection: Connection) -> Any:
     """Return the dead letters and waiting messages of the outbox, and the leases."""
-    return await connection.fetchrow(SQL["standing"], COUNT_MAX, timeout=ANSWER_S)
+    return await connection.fetchrow(SQL["status"], COUNT_MAX, timeout=ANSWER_S)
 
 
 async def read_alerts(connection: Connection) -> Firing:
@@ -167,19 +167,19 @@ class OperationsPart(OverviewPart):
 
     def readings(self) -> Mapping[str, Reading]:
         """Return the readings of operations."""
-        return {"alerts": read_alerts, "standing": read_standing, "outbox": lane_heads}
+        return {"alerts": read_alerts, "status": read_status, "outbox": lane_heads}
 
     def show(self, read: Mapping[str, Any], rates: Rates) -> Shown:
         """Return the figures of operations."""
         moment: Moment = read["moment"]
         firing: Firing = read["alerts"]
-        heads, standing = read["outbox"], read["standing"]
+        heads, status = read["outbox"], read["status"]
         severities = Counter[str]()
         for rule in firing.counts:
             severities[rule.severity] += rule.firing
         alerts = AlertsNow(severities["critical"], severities["warning"], severities["info"], firing.newest)
         outbox = OutboxNow(
-            waiting=standing["outbox_waiting"],
+            waiting=status["outbox_waiting"],
             oldest_s=round(max((head["age_s"] for head in heads), default=0.0), 3),
             destinations=len(heads),
             failing=sum(head["error_message"] is not None for head in heads),
@@ -188,19 +188,19 @@ class OperationsPart(OverviewPart):
         roles = Counter(role for session in moment.sessions for role in session.roles)
         draining = sum(session.draining for session in moment.sessions)
         workers = WorkersNow(len(moment.sessions), draining, moment.lost_lately, dict(sorted(roles.items())))
-        leases = LeasesNow(standing["held"], standing["free"], standing["overdue"])
+        leases = LeasesNow(status["held"], status["free"], status["overdue"])
         lists = {
             "alerts": (alerts, firing.last_id),
-            "leases": (leases, standing["versions"]),
+            "leases": (leases, status["versions"]),
             "outbox": (outbox.waiting, outbox.destinations, outbox.failing),
             "workers": ([(session.id, session.draining) for session in moment.sessions], workers.lost_lately),
         }
         fields = {"outbox": outbox, "alerts": alerts, "workers": workers, "leases": leases}
-        return Shown(fields, lists, {"outbox": standing["dead"]}, {"outbox_waiting": outbox.waiting})
+        return Shown(fields, lists, {"outbox": status["dead"]}, {"outbox_waiting": outbox.waiting})
 
     async def gauges(self, connection: Connection) -> Sequence[Sample]:
         """Return the outbox and the firing alerts."""
-        standing = await read_standing(connection)
+        status = await read_status(connection)
         oldest_s: dict[str, float] = {}
         for head in await lane_heads(connection):
             scheme = scheme_of(head["destination"])
@@ -208,8 +208,8 @@ class OperationsPart(OverviewPart):
             oldest_s[label] = max(oldest_s.get(label, 0.0), head["age_s"])
         counts = (await read_alerts(connection)).counts
         return [
-            Sample("tickwright_dead_letters", standing["dead"], ("outbox",)),
-            Sample("tickwright_outbox_waiting", standing["outbox_waiting"]),
+            Sample("tickwright_dead_letters", status["dead"], ("outbox",)),
+            Sample("tickwright_outbox_waiting", status["outbox_waiting"]),
             *(Sample("tickwright_outbox_oldest_seconds", age_s, (scheme,)) for scheme, age_s in oldest_s.items()),
             *(Sample("tickwright_alerts_firing", rule.firing, (rule.rule, rule.severity)) for rule in counts),
         ]

@@ -248,12 +248,12 @@ class Snapshots(LoopService):
             self._failed(f"the database has not answered within {ANSWER_S:g} s")
         else:
             reading, self._reading = self._reading, None
-            self._judge(reading)
+            self._take_reading(reading)
         self._looked_s = monotonic()
         self._rest_s = max(self._every_s, (self._looked_s - began_s) / SHARE_OF_TIME) - (self._looked_s - began_s)
         self._publish()
 
-    def _judge(self, reading: "asyncio.Task[dict[str, Any]]") -> None:
+    def _take_reading(self, reading: "asyncio.Task[dict[str, Any]]") -> None:
         if reading.cancelled():  # by `stop`, which must not cancel a request that waits for it
             return
         try:

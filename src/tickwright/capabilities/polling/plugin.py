@@ -73,7 +73,8 @@ class PollingPlugin(Plugin):
             PollingService, lambda: PollingService(pool, events_to=ports.get(PollTransport).events, shards=shards)
         )
         ports.offer(
-            PollRelayAdmin, lambda: PollRelayAdmin(pool, Leases(pool, owner="desk"), ports.get(PollTransport).log)
+            PollRelayAdmin,
+            lambda: PollRelayAdmin(pool, Leases(pool, owner="relay-admin"), ports.get(PollTransport).log),
         )
 
     async def declare(self, context: Context) -> None:

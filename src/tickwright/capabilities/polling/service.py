@@ -21,8 +21,8 @@ from tickwright.capabilities.polling.trackers.events import (
     StatusEvent,
     check_event,
     counted_at,
+    decide_event,
     is_terminal,
-    judge,
     message_of,
 )
 from tickwright.capabilities.polling.trackers.explain import explain, find_in_kafka
@@ -241,7 +241,7 @@ class PollingService:
         async with self._pool.acquire() as connection, connection.transaction():
             tracker, waiting = await _locked(connection, tracker_id)
             check_event(event, tracker["now"])
-            verdict = judge(tracker, event, seen=await _has_come(connection, tracker_id, event.event_id))
+            verdict = decide_event(tracker, event, seen=await _has_come(connection, tracker_id, event.event_id))
             if verdict != EventVerdict.APPLIED:
                 return EventOutcome(tracker_id, verdict, tracker["status"], tracker["status_at"])
             event = replace(event, at=counted_at(tracker, event))

@@ -1,8 +1,8 @@
 """Retention of reports: expired files, objects that lost claims left in the object store, old records.
 
-One process at a time runs it, under a lease. An object is deleted before the record forgets it, so after a crash a
-later round repeats the deletion. Open reports are not touched: a report's objects are cleared an hour after its end,
-when every writer has long lost its claim.
+One process at a time runs it, under a lease. An object is deleted before its key is cleared in the record, so after a
+crash a later round repeats the deletion. Open reports are not touched: a report's objects are cleared an hour after its
+end, when every writer has long lost its claim.
 """
 
 from collections import Counter

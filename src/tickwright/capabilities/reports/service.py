@@ -70,7 +70,7 @@ def link_signature(secret: str, report_id: int, key: str, expires_s: int) -> str
     return hmac.digest(secret.encode(), text.encode(), "sha256").hex()
 
 
-STRANGERS_MAX = 4
+ANONYMOUS_LOOKUPS_MAX = 4
 """Links that are looked up at once: trying a link needs no API key, so the load on the database is bounded."""
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 
@@ -100,7 +100,7 @@ class Files:
 
     def __init__(self, pool: Pool, objects: ObjectStore) -> None:
         self._pool, self._objects = pool, objects
-        self._strangers = asyncio.Semaphore(STRANGERS_MAX)
+        self._anonymous_lookups = asyncio.Semaphore(ANONYMOUS_LOOKUPS_MAX)
 
     async def link(self, report_id: int) -> ReportFile:
         """Return a link to a report's file, for anyone and for 15 minutes at most.
@@ -134,7 +134,7 @@ class Files:
             Rejected: ``invalid_link`` (403), ``link_expired`` (403), ``file_expired`` (410). Permanent: get a new link.
             Unavailable: ``object_missing`` (502), ``object_store_unavailable``. Retry, or request the report again.
         """
-        async with self._strangers:
+        async with self._anonymous_lookups:
             row = await self._row(report_id)
         key = row["file_key"] or ""
         expected = link_signature(row["secret"], report_id, key, expires_s)

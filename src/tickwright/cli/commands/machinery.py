@@ -43,7 +43,7 @@ def list_leases(context: typer.Context, as_json: Json = False) -> None:
 
 @leases.command()
 def release(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json = False) -> None:
-    """Take a lease from its holder. The next process that asks for it gets it."""
+    """Take a lease from its holder. The next process that requests it acquires it."""
     if not name or "/" in name:
         raise Rejected("wrong_argument", "NAME: of a lease, as tickwright leases shows it")
     done = ask("POST", f"/leases/{quote(name, safe='')}/release")

@@ -32,7 +32,14 @@ from tickwright.domain.masking import masked_address
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.traceparent import NAME, read_traceparent
 from tickwright.engine.leases import Lease, LeasedService, Leases
-from tickwright.engine.outbox.relay_rules import judge, message_of, refuses_message, scheme_of, unknown_scheme, waves
+from tickwright.engine.outbox.relay_rules import (
+    decide_outcome,
+    message_of,
+    refuses_message,
+    scheme_of,
+    unknown_scheme,
+    waves,
+)
 from tickwright.engine.outbox.table import (
     LANE_MIN,
     ClaimBounds,
@@ -291,7 +298,7 @@ class OutboxRelay:
                 continue
             outcomes = await self._publish(broker, batch)
             broken |= {row.key for row, outcome in zip(batch, outcomes, strict=True)
-                       if not judge(row, outcome, self._retry, random_unit(), verdicts)}  # fmt: skip
+                       if not decide_outcome(row, outcome, self._retry, random_unit(), verdicts)}  # fmt: skip
             works = works or bool(verdicts.sent) or any(map(refuses_message, outcomes))
             if monotonic() - marked_s > MARK_EVERY_S:
                 await self._mark(lease, verdicts)

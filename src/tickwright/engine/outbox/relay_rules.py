@@ -81,7 +81,7 @@ def refuses_message(outcome: Outcome) -> bool:
     return 400 <= outcome.status < 500 and outcome.status not in OF_THE_DESTINATION
 
 
-def judge(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: float, into: Verdicts) -> bool:
+def decide_outcome(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: float, into: Verdicts) -> bool:
     """Add what ``outcome`` means for ``row`` to ``into``; return whether the row is settled.
 
     ``row`` does not count this attempt yet; ``unit`` is a random number in ``[0, 1)``.

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([\w.-]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
-_AGAIN = frozenset({408, 412, 425, 429})  # 412: the object was replaced during the read
-_AGAIN_WORDS = ("<Code>RequestTimeout<", "<Code>OperationAborted<")
+_RETRIABLE = frozenset({408, 412, 425, 429})  # 412: the object was replaced during the read
+_RETRIABLE_TEXTS = ("<Code>RequestTimeout<", "<Code>OperationAborted<")
 _REDIRECTED = "incorrectly configured region"
 _METADATA = "169.254.169.254"  # obstore requests a role's credentials from this address if it has none
 _NO_CREDENTIALS = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
@@ -84,7 +84,7 @@ def _of_text(where: str, text: str) -> Rejected | Unavailable:
     """Classify by the HTTP status in obstore's text as refused or unavailable; no status means no answer."""
     status = _STATUS.search(text)
     code = int(status[1]) if status else 0
-    again = not 400 <= code < 500 or code in _AGAIN or any(word in text for word in _AGAIN_WORDS)
+    again = not 400 <= code < 500 or code in _RETRIABLE or any(part in text for part in _RETRIABLE_TEXTS)
     if _REDIRECTED in text:
         return refused(where, "the bucket is in another region: set AWS_REGION")
     return (unavailable if again else refused)(where, _reason(text))
@@ -96,8 +96,8 @@ def _reason(text: str) -> str:
     if _METADATA in text:
         return _NO_CREDENTIALS
     if code:
-        words = f"{code[1]}: {message[1]}" if message else code[1]
-        return " ".join(html.unescape(words).split())[:300]
+        shown = f"{code[1]}: {message[1]}" if message else code[1]
+        return " ".join(html.unescape(shown).split())[:300]
     if status:
         return f"it answered {status[1]}"
     return next((reason for sign, reason in _SIGNS if sign in text), "it does not answer, or it broke off")

@@ -58,7 +58,7 @@ def position_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
             if connection is not None:
                 await relay_store.read_numbers(connection, relay.shard)
 
-    monkeypatch.setattr(PollRelay, "_settle", settle)
+    monkeypatch.setattr(PollRelay, "_reconcile", settle)
 
 
 def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> None:

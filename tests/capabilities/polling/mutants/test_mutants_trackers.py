@@ -222,7 +222,7 @@ def newer_only(tracker: Mapping[str, Any], news: StatusEvent, *, seen: bool) -> 
     [
         (service, "counted_at", as_sent, check_news_from_ahead_hide_nothing),
         (events, "is_terminal", never, check_a_terminal_status_wins),
-        (service, "judge", newer_only, check_the_last_of_one_instant_counts),
+        (service, "decide_event", newer_only, check_the_last_of_one_instant_counts),
     ],
     ids=["every clock is believed", "a terminal status has its turn", "of one instant the first counts"],
 )

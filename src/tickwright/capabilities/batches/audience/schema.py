@@ -31,7 +31,7 @@ COLUMNS_MAX = 100
 COLUMN_CHARS_MAX, PATH_CHARS_MAX = 200, 500
 QUERY_BYTES_MAX = 65_536
 FILE_KINDS = (".csv", ".parquet")
-PLACE = "tickwright place"
+ROW_NUMBER = "tickwright row number"
 """A column that a file gets when it is read; no file may have a column of this name."""
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}", re.ASCII)
 

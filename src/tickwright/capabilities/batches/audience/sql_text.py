@@ -19,7 +19,7 @@ from tickwright.ports.reports import NOT_UTF8, Column, Dialect
 from tickwright.store.queries import load
 
 KeyKind = Literal["int", "text", "uuid"]
-_Q = load("tickwright.capabilities.batches.sql", "audience.sql")
+_SQL = load("tickwright.capabilities.batches.sql", "audience.sql")
 _CASTS = load("tickwright.capabilities.batches.sql", "audience_casts.sql")
 _GAP = re.compile(r"\{([a-z_]+)\}")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
@@ -184,7 +184,7 @@ class AudienceSql:
 
 def _fill(name: str, /, **gaps: str) -> str:
     """Fill the gaps of a template; gaps in the texts that are put in are left."""
-    body = (_Q if name in _Q else _CASTS)[name].partition("\n")[2]
+    body = (_SQL if name in _SQL else _CASTS)[name].partition("\n")[2]
     return _GAP.sub(lambda gap: gaps[gap[1]], body)
 
 

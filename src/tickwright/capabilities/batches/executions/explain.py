@@ -1,4 +1,4 @@
-"""Why does a batch not run, or an execution not end? The chain of reasons, from what the database knows.
+"""Reasons why a batch does not run or an execution does not end, from the rows in the database.
 
 The evidence is read in one snapshot; the reasons are a pure function of it. Every obstacle is named, with what happens
 next and when; the first reason is the summary.

@@ -39,7 +39,7 @@ _LONG_NUMBER = re.compile("(?<![0-9])[0-9]{300}")
 def check_party(party: Mapping[str, Any]) -> str:
     """Return the party as JSON text if it can be stored and sent.
 
-    It must come from JSON that was read strictly: no NUL, no half characters, no number that cannot be stored.
+    It must come from JSON that was read strictly: no NUL, no unpaired surrogates, no number that cannot be stored.
 
     Raises:
         Rejected: ``party_too_large``, ``plain_secret`` with the pointer of the first one. Permanent.

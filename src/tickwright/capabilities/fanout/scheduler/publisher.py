@@ -1,8 +1,8 @@
 """Claim, publish, seal: one chunk of a window is published once, however many schedulers try.
 
-A claim lives for seconds. If a scheduler dies after it, another one claims the window soon; a scheduler that was
-suspended publishes nothing when its claim may have expired. A message whose confirm was lost is sent again under the
-same claim and the same id: consumers drop the second one.
+A claim expires after seconds. If a scheduler ends after its claim, another one claims the window soon; a scheduler
+that was suspended publishes nothing when its claim may have expired. A message whose confirm was lost is sent again
+under the same claim and the same id: consumers drop the second one.
 """
 
 import asyncio

@@ -280,9 +280,9 @@ class DeadLetterAdmin:
         """Requeue dead letters, the oldest first, at most 1,000 in one transaction.
 
         Ids without a dead letter are left out of the result, so that a second call changes nothing. ``next`` continues
-        behind the last one, so that a loop requeues no letter twice, however soon it dies again. Jobs whose idempotency
-        key another job has stay, and are listed in ``key_reused``; letters that break a rule that is newer than they
-        are stay, too, and are listed in ``unfit``.
+        behind the last one, so that a loop requeues no letter twice, even if its job fails again at once. Jobs whose
+        idempotency key another job has stay, and are listed in ``key_reused``; letters that break a rule that is newer
+        than they are stay, too, and are listed in ``unfit``.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.

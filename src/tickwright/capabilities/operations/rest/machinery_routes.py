@@ -66,7 +66,7 @@ def _workers(router: APIRouter, actions: OperatorActions, gate: Gate) -> None:
 
     @router.post("/v1/leases/{job_name}/release", **answers(ReleasedLease))
     async def release_lease(job_name: JobName, caller: admin) -> Response:
-        """Take a lease away from its holder: the fence rises, and the next process that asks for it gets it."""
+        """Take a lease away from its holder: the fence rises, and the next process that requests it acquires it."""
         return answer(await actions.release(job_name, caller=caller))
 
 

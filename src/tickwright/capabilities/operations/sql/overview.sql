@@ -16,7 +16,7 @@ SELECT clock_timestamp() AS at,
        ARRAY (SELECT s.id FROM tickwright.sessions s
                WHERE s.id = ANY ($4::bigint[]) AND s.expires_at > clock_timestamp()) AS good_sessions;
 
--- name: standing
+-- name: status
 -- Dead letters of the outbox and its waiting messages, each counted up to $1; the leases. Indexes: outbox_dead_pkey, outbox_pkey; leases are
 -- a row per job name.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM tickwright.outbox_dead LIMIT $1) AS o) AS dead,

@@ -310,7 +310,7 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 
 
 CONNECTIONS_MAX = 256
-READ_AGAIN_S = 10.0
+SETTINGS_MAX_AGE_S = 10.0
 _log = structlog.get_logger("tickwright.polling")
 
 
@@ -338,7 +338,7 @@ class Couriers:
         if function is not None or settings.http is None:
             return function
         made = self._made.get(name)
-        if made is None or made.table != settings.http or monotonic() - made.read_s >= READ_AGAIN_S:
+        if made is None or made.table != settings.http or monotonic() - made.read_s >= SETTINGS_MAX_AGE_S:
             made = self._made[name] = self._make(name, settings.http, made)
         return made.courier
 

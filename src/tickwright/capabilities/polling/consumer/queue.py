@@ -69,7 +69,7 @@ class QueueSource:
         await connection.execute(_SQL["finish"], [group.key for group in groups])
 
     async def finished(self, groups: Sequence[PollGroup]) -> None:
-        """Forget them; their rows were deleted in the transaction."""
+        """Remove them from the groups that this process has; their rows were deleted in the transaction."""
         self._taken -= _takes(groups)
 
     def has_lost(self, group: PollGroup) -> bool:

@@ -128,7 +128,7 @@ async def _write(
         destination,
     )
     written.polled += row["polled"]
-    written.events += row["news"]
+    written.events += row["events"]
     written.late += row["late"]
     written.locked.update(row["locked"])
 

@@ -2,7 +2,7 @@
 
 Every write is in a transaction that has locked the lease. This is the one place that writes and reads a message; its
 bytes derive from the outbox row alone, so every attempt to publish a poll sends the same. Its id is (tracker, due
-second), which never repeats; consumers remember it.
+second), which never repeats; consumers store it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

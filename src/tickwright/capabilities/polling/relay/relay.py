@@ -71,7 +71,7 @@ def choose_position(numbers: Numbers, position: int | None, wanted: int | None) 
     """Return the batch number that both sides are set to: batches up to it are published, none above it is. Pure.
 
     A topic's ``position`` above ``POSITION_MAX`` counts as none. Without the operator's number, ``wanted``, it is the
-    last one that a side is sure of, so that a batch that may be on the topic is sent again under the same ids.
+    last one that either side has recorded, so that a batch that may be on the topic is sent again under the same ids.
 
     Raises:
         Rejected: ``position_out_of_range``. Permanent.
@@ -117,7 +117,7 @@ IDLE_S = 0.5
 SOON_S = 60.0
 QUEUE_ROWS_MAX = 100
 ROWS_READ_MAX = 1000
-SHED_ROWS_MAX = 100_000
+DROP_ROWS_MAX = 100_000
 SWEEP_EVERY_S = 1.0
 SWEEP_PARKED_EVERY_S = 10.0
 SWEPT_MAX = 500
@@ -228,7 +228,7 @@ class PollRelay(LeasedService):
         try:
             while self._works(lease):
                 try:
-                    await self._shed(lease)
+                    await self._drop_superseded(lease)
                     if await self._publish_until_doubt(log, lease):
                         return
                 except TickwrightError as error:
@@ -243,7 +243,7 @@ class PollRelay(LeasedService):
         """Open the log, mark what it proves, and publish; return whether another writer has fenced this one."""
         self.counters.opened += 1
         position = await log.open(self.shard)
-        await self._settle(lease, position, NO_OFFSETS if position is None else log.committed(position))
+        await self._reconcile(lease, position, NO_OFFSETS if position is None else log.committed(position))
         while self._works(lease):
             await self._sweep_queue(lease)
             found = await self._freeze(lease)
@@ -266,17 +266,17 @@ class PollRelay(LeasedService):
                 return isinstance(outcome, Fenced)
         return False
 
-    async def _shed(self, lease: Lease) -> None:
+    async def _drop_superseded(self, lease: Lease) -> None:
         """Drop what is superseded before the log is opened, which fails while Kafka is unavailable."""
         left = 0
         while not left and self._works(lease):
             async with lease.transaction() as connection:
                 if connection is None:
                     return
-                dropped, left = await batches.drop_superseded(connection, self.shard, SHED_ROWS_MAX)
+                dropped, left = await batches.drop_superseded(connection, self.shard, DROP_ROWS_MAX)
             self.counters.superseded += dropped
 
-    async def _settle(self, lease: Lease, position: int | None, committed: Committed) -> None:
+    async def _reconcile(self, lease: Lease, position: int | None, committed: Committed) -> None:
         """Mark what the position proves as published; under the lease, so that a relay that lost it stops here."""
         async with lease.transaction() as connection:
             if connection is None:

@@ -84,10 +84,10 @@ WITH turn AS MATERIALIZED (
    WHERE k.ended_at IS NULL
      AND ((f.status <> k.status AND (f.at IS NULL OR k.status_at IS NULL OR f.at >= k.status_at))
           OR new.events IS NOT NULL OR f.terminal)
-), news AS MATERIALIZED (
+), changed AS MATERIALIZED (
   SELECT j.* FROM judged j JOIN tickwright.trackers k ON k.id = j.id WHERE k.xmin = j.version FOR NO KEY UPDATE OF k SKIP LOCKED
 ), locked AS MATERIALIZED (
-  SELECT id FROM judged EXCEPT SELECT id FROM news
+  SELECT id FROM judged EXCEPT SELECT id FROM changed
 ), written AS MATERIALIZED (
   SELECT f.n, f.id FROM fresh f WHERE NOT EXISTS (SELECT FROM locked WHERE locked.id = f.id)
 ), ledger AS (
@@ -103,7 +103,7 @@ WITH turn AS MATERIALIZED (
   UPDATE tickwright.poll_slices s
      SET polled = s.polled + c.polled, late = s.late + c.late
     FROM counted c WHERE s.due_at = c.due_at AND s.slot_id = c.slot_id AND s.partner_no = c.partner_no
-), told AS (
+), updated AS (
   UPDATE tickwright.trackers k
      SET status = CASE WHEN n.status IS NOT NULL AND (n.terminal OR n.at IS NULL OR n.old_at IS NULL OR n.at >= n.old_at) THEN n.status ELSE k.status END,
          status_at = greatest(k.status_at, n.newest_at, coalesce(n.at, CASE WHEN n.newest_at IS NULL THEN clock_timestamp() END)),
@@ -117,7 +117,7 @@ WITH turn AS MATERIALIZED (
          ended_at = CASE WHEN n.terminal THEN clock_timestamp() END,
          ended_by = CASE WHEN n.terminal THEN 'terminal' END,
          place = CASE WHEN n.terminal THEN NULL ELSE k.place END
-    FROM news n WHERE k.id = n.id
+    FROM changed n WHERE k.id = n.id
   RETURNING k.id, k.status, k.status_at, k.ended_at
 ), published AS (
   INSERT INTO tickwright.outbox (destination, key, payload)
@@ -129,13 +129,13 @@ WITH turn AS MATERIALIZED (
            'status', k.status, 'previous_status', n.old_status, 'at', k.status_at, 'due_at', n.due_at,
            'event_id', 'poll_' || n.id || '_' || date_part('epoch', n.due_at)::bigint,
            'events', coalesce(n.events, '[]'))
-    FROM news n JOIN told k USING (id)
+    FROM changed n JOIN updated k USING (id)
     JOIN tickwright.polling_schedule_config c ON c.account_no = n.account_no
     JOIN tickwright.partners p ON p.partner_no = n.partner_no
    ORDER BY n.id
   RETURNING 1
 )
-SELECT (SELECT count(*) FROM written) AS polled, (SELECT count(*) FROM published) AS news,
+SELECT (SELECT count(*) FROM written) AS polled, (SELECT count(*) FROM published) AS events,
        (SELECT coalesce(sum(late), 0)::bigint FROM counted) AS late, ARRAY (SELECT id FROM locked) AS locked;
 
 -- name: count_dropped

@@ -118,7 +118,7 @@ WITH {missing}, second AS (
     SELECT o.partner_no, sum(cardinality(o.ids)) FROM tickwright.scheduler_outbox o
      WHERE o.slot_id = $1 AND o.due_at >= $2 AND o.due_at < $2::timestamptz + interval '1 minute' GROUP BY o.partner_no) AS both_kinds
    GROUP BY partner_no
-), told AS (
+), counted AS (
   UPDATE tickwright.poll_slices l SET published = least(l.published, l.selected - pending.n)
     FROM pending WHERE l.due_at = $2 AND l.slot_id = $1 AND l.partner_no = pending.partner_no
 )

@@ -185,7 +185,7 @@ WITH over AS MATERIALIZED (
          last_polled_at = greatest(t.last_polled_at, (SELECT polled.at FROM polled WHERE polled.id = t.id))
    WHERE t.id = ANY (ARRAY (SELECT id FROM over))
   RETURNING t.id, t.account_no, t.partner_no, t.external_id, t.status, t.ended_at
-), told AS (
+), notified AS (
   INSERT INTO tickwright.outbox (destination, key, payload)
   SELECT $3, a.id::text,
          jsonb_build_object('version', 1, 'event', 'ended', 'reason', 'aged', 'tracker_id', a.id, 'account_id', c.account_id,

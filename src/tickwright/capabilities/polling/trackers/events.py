@@ -50,7 +50,7 @@ class StatusEvent:
     event_id: str | None = None
 
 
-def judge(tracker: Mapping[str, Any], event: StatusEvent, *, seen: bool) -> EventVerdict:
+def decide_event(tracker: Mapping[str, Any], event: StatusEvent, *, seen: bool) -> EventVerdict:
     """Return what happens to ``event``; ``seen``: its sender's id came before.
 
     ``tracker`` has ``status status_at ended_at terminal``, read under a lock, and ``now``, the database's clock.

@@ -1,7 +1,7 @@
 """Freshness of accounts: each slot's minute is judged when its time is over, by the polls that were made.
 
 A poll is *fresh* when it is made within a tenth of its interval after its second, so that no tracker gets older than
-1.1 intervals. The judge uses no counters: it compares the trackers of the slot with the ledger of done polls. So all
+1.1 intervals. The check uses no counters: it compares the trackers of the slot with the ledger of done polls. So all
 causes count: a slot that was not selected, a poll that was dropped, deferred or lost, a partner that does not answer.
 Counts are kept per account, in slices of five minutes and, later, in days.
 

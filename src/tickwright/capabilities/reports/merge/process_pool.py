@@ -41,7 +41,7 @@ from tickwright.sources.confined import (
 # ---------------------------------------------------------------------- one process
 
 START_S = 30.0
-DEATH_S = 5.0
+EXIT_WAIT_S = 5.0
 """How long an ending process may take to exit before it is killed."""
 ERRORS_BYTES = 4096
 PROGRAM = "tickwright.capabilities.reports.merge.program"
@@ -58,7 +58,7 @@ class MergeProcess:
 
     Invariants:
         RMP-1: it has no secret of Tickwright: a few variables of the environment, and no open file.
-        RMP-2: it is gone when :meth:`end` returns, and soon after this process dies, for whatever reason.
+        RMP-2: it is gone when :meth:`end` returns, and soon after this process ends for any reason.
     """
 
     def __init__(self, process: Process) -> None:
@@ -128,7 +128,7 @@ class MergeProcess:
         with suppress(msgspec.MsgspecError, ValueError, RecursionError):  # cut off, or no UTF-8
             return answer_of(line)
         with suppress(TimeoutError):
-            async with asyncio.timeout(DEATH_S):
+            async with asyncio.timeout(EXIT_WAIT_S):
                 await self._process.wait()
         await self.end()
         raise self._death(killed=killed_for_memory() > killed_before)

@@ -86,7 +86,10 @@ IDLE_BYTES_MAX = 128 * 1024 * 1024
 
 
 def main(parent: int) -> None:
-    """Run jobs of the process ``parent``; never returns, because DuckDB's exit handlers are slow and noisy."""
+    """Run jobs of the process ``parent``; never returns.
+
+    It leaves out DuckDB's exit handlers, which are slow and write to standard error.
+    """
     answers = take_stdout()
     confine(parent)
     warm_up()

@@ -29,7 +29,7 @@ from tickwright.ports.views import raw
 from tickwright.store.pool import Pool
 
 BODY_BYTES_MAX = 1024**3
-TURN_S = 30.0
+DELIVERY_WAIT_S = 30.0
 """How long a delivery waits for an earlier one of the same part, before its own rows are read."""
 _OVER = frozenset({"merging", "finished", "failed", "cancelled"})
 
@@ -122,7 +122,7 @@ class Deliveries:
         lock = self._locks.setdefault((report_id, listener), asyncio.Lock())
         waited = lock.locked()
         try:
-            async with asyncio.timeout(TURN_S):
+            async with asyncio.timeout(DELIVERY_WAIT_S):
                 await lock.acquire()
         except TimeoutError:
             text = f"another delivery of {listener} of report {report_id} is under way; deliver again"

@@ -238,7 +238,7 @@ class EncodedColumn(NamedTuple):
 
 
 def encode_column(values: Sequence[Any], reported: str = "") -> EncodedColumn:
-    """Return a column's values for JSON. ``told`` is the type that the source reports.
+    """Return a column's values for JSON. ``reported`` is the type that the source reports.
 
     Raises:
         NotJsonError: A value has no JSON form; :func:`first_not_json` finds it. Permanent.

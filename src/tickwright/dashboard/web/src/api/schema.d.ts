@@ -773,7 +773,7 @@ export interface paths {
         put?: never;
         /**
          * Release Lease
-         * @description Take a lease away from its holder: the fence rises, and the next process that asks for it gets it.
+         * @description Take a lease away from its holder: the fence rises, and the next process that requests it acquires it.
          */
         post: operations["release_lease_v1_leases__job_name__release_post"];
         delete?: never;
