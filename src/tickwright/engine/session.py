@@ -27,6 +27,7 @@ import structlog
 
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.facts import Facts
 from tickwright.engine.service import LoopService
 from tickwright.engine.table_locks import TableLocks
 from tickwright.ports.ids import hear_database, monotonic
@@ -78,6 +79,7 @@ class WorkerSession(LoopService):
         self._is_far = False
         self.claim_number = 0
         self.drain_requested = asyncio.Event()
+        self._readable = Facts("session.fact_failed")
         self.facts: dict[str, Any | Callable[[], Any]] = {"round_trip_ms": RoundTrips.shortest_ms}
 
     # ------------------------------------------------------------------ Session
@@ -150,7 +152,7 @@ class WorkerSession(LoopService):
 
     def _facts_json(self) -> str:
         """Return the facts as JSON; a fact that changes is a function, called at each renewal."""
-        return json.dumps({name: fact() if callable(fact) else fact for name, fact in self.facts.items()})
+        return json.dumps(self._readable.read(self.facts))
 
     async def run(self) -> None:
         """Renew until stopped; register again after a loss."""

@@ -26,7 +26,7 @@ class PartnersPlugin(Plugin):
             context.facts["exchange_ms"] = Exchanges.usual_ms
             context.run(contract)
             context.count(contract.samples)
-            context.counters["partners"] = partial(counted_calls, contract)
+            context.add_counters(partners=partial(counted_calls, contract))
             return contract
 
         context.ports.offer(PartnerContract, make)

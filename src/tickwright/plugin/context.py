@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tickwright.domain.errors import Rejected
 from tickwright.plugin.registrations import Registrations
 from tickwright.plugin.settings import Settings
 
@@ -87,8 +88,8 @@ class Context:
         leased: Loops that one process at a time runs; started after ``services``.
         retention: Rules of the lease ``upkeep``, which one process at a time applies.
         sources: Of metrics.
-        counters: Functions that return counters of the process since its start, for its heartbeat, by name. Numbers
-            only rise, so two heartbeats give a rate and no query has to count.
+        counters: Functions that return counters of the process since its start, for its heartbeat, by name; see
+            :meth:`add_counters`.
     """
 
     settings: Settings
@@ -105,6 +106,16 @@ class Context:
     retention: list["Retention"] = field(default_factory=list)
     sources: list["Source"] = field(default_factory=list)
     counters: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+    def add_counters(self, **counters: Callable[[], Any]) -> None:
+        """Add counters by name. Their numbers only rise, so two heartbeats give a rate and no query has to count.
+
+        Raises:
+            Rejected: ``invalid_plugin``: a name is taken. Permanent.
+        """
+        if taken := self.counters.keys() & counters.keys():
+            raise Rejected("invalid_plugin", f"there are counters named {min(taken)!r} already")
+        self.counters |= counters
 
     def tables(self, kind: str) -> Mapping[str, Any]:
         """Return the tables ``[kind.NAME]`` of the TOML file."""

@@ -1,10 +1,12 @@
 """State of a process for operators: metrics from every source, and readiness."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tickwright.api.context import Readiness
+from tickwright.engine.facts import Facts
 from tickwright.engine.leases import leases_source
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.table_locks import TableLocks
@@ -21,6 +23,8 @@ from tickwright.process.readings import (
 from tickwright.process.supervisor import ServiceState, Supervisor
 from tickwright.store.pool import slowness
 
+COUNTERS_BYTES_MAX = 32_000
+
 
 class Watch:
     """The supervisor's states, the metrics page and the readiness of one process.
@@ -30,8 +34,8 @@ class Watch:
 
     def __init__(self, context: Context, session: WorkerSession) -> None:
         self._supervisor: Supervisor | None = None
-        counters = context.counters
-        session.facts["counters"] = lambda: {name: count() for name, count in counters.items()}
+        counters = Facts("session.counter_failed", bytes_max=COUNTERS_BYTES_MAX)
+        session.facts["counters"] = partial(counters.read, context.counters)
         readings = DatabaseReadings(context.pool, context.ports.get(OverviewParts))
         self._collector = TickwrightCollector(
             [

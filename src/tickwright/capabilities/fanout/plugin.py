@@ -167,7 +167,7 @@ class FanoutPlugin(Plugin):
         context.facts["modules"] = [module.name for module in modules.all()]
         context.run(queue, consumer, ConsumerReporter(consumer.counts, queue, context.facts))
         context.count(consumer.samples, queue.samples)
-        context.counters["fanout"] = lambda: called(consumer.counts)
+        context.add_counters(fanout=lambda: called(consumer.counts))
 
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics of this capability."""

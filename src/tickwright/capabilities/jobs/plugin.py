@@ -126,7 +126,7 @@ class JobsPlugin(Plugin):
         context.run(context.ports.put(JobWorker, worker))
         context.count(worker_source(worker))
         counters = WorkerCounters(worker)
-        context.counters |= {"jobs": counters.jobs, "types": counters.types}
+        context.add_counters(jobs=counters.jobs, types=counters.types)
 
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics of this capability."""

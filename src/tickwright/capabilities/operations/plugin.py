@@ -90,9 +90,8 @@ class OperationsPlugin(Plugin):
             relay = OutboxRelay(leases, ports.get(Brokers), direct_url=context.direct_url, terms=leases.terms)
             context.run(relay)
             context.count(relay_source(relay), leases_source([relay]))
-            context.counters["relay"] = lambda: {
-                name: getattr(relay.counters, name) for name in ("published", "retried", "dead")
-            }
+            names = ("published", "retried", "dead")
+            context.add_counters(relay=lambda: {name: getattr(relay.counters, name) for name in names})
         if "api" in context.roles and context.callers is not None:  # on the pool of the loops, for the requests of all
             context.run(context.callers.ports.put(Snapshots, ports.get(Snapshots)))
 

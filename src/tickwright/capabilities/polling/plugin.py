@@ -113,7 +113,7 @@ class PollingPlugin(Plugin):
             self._add_loops(context, leases, topic)
         consumer = await self._add_consumer(context, topic) if CONSUMER in context.roles else None
         if relays or consumer is not None:
-            context.counters["polls"] = lambda: _counted(relays, consumer)
+            context.add_counters(polls=lambda: _counted(relays, consumer))
 
     def _add_relays(self, context: Context, leases: "Leases", topic: PollTransport) -> "list[PollRelay]":
         from tickwright.capabilities.polling.relay.relay import PollRelay
