@@ -5,8 +5,8 @@
     running ──quiesce──▶ quiescing ──all idle, or the deadline, or a second request──▶ stopping ──▶ stopped
 
 A service that raises is restarted after an exponential wait. Each crash is logged once, and shown in ``/readyz`` and
-the metrics. Services start in the given order and stop in reverse, so the session of the others starts first and
-leaves last.
+the metrics. Services start in the given order and stop in reverse, so the session starts before the services that use
+it and stops after them.
 
 Except for the boundary of an attempt, no other code catches every exception: a loop must not end silently because of
 an unexpected error.

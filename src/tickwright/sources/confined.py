@@ -1,4 +1,4 @@
-"""Processes for untrusted SQL: their start, their confinement, and the meaning of their death.
+"""Processes for untrusted SQL: their start, their confinement, and the meaning of their exit.
 
 The program of such a process calls :func:`take_stdout`, :func:`confine` and :func:`bound` before it reads untrusted
 input. The kernel bounds its memory and processor time and writes no core file. The process has no secrets: its

@@ -35,7 +35,7 @@ EVERY_S = 0.95
 LOOKED_AT_S = 5.0
 FRESH_S = 1.5
 SHARE_OF_TIME = 0.1
-SLOW_PER_LOOK = 2
+SLOW_PER_REFRESH = 2
 RECOUNT_EVERY = 5
 STREAMS_MAX = 200
 STREAMS_PER_KEY = 40
@@ -140,7 +140,7 @@ class Snapshots(LoopService):
         self._view: OverviewBase | None = None
         self._reading: asyncio.Task[dict[str, Any]] | None = None
         self._looking = asyncio.Lock()
-        self._looked_s = self._asked_s = float("-inf")
+        self._refreshed_s = self._asked_s = float("-inf")
         self._rest_s = every_s
         self._subscribers: set[Subscriber] = set()
         self._asked_keys: set[int] = set()
@@ -184,7 +184,7 @@ class Snapshots(LoopService):
             raise _too_many(f"{self._streams_per_key} streams of this key are open here already")
         subscriber = Subscriber(key_id, session_id, sight)
         self._subscribers.add(subscriber)
-        if self._view is not None and monotonic() - self._looked_s < FRESH_S:
+        if self._view is not None and monotonic() - self._refreshed_s < FRESH_S:
             subscriber.give(self._message(self._view, sight))
         self.wakeup.set()
         try:
@@ -211,7 +211,7 @@ class Snapshots(LoopService):
             self.tick()
             if self._is_wanted():
                 await self._look_if_due()
-                await self.rest(max(0.01, self._looked_s + self._rest_s - monotonic()))
+                await self.rest(max(0.01, self._refreshed_s + self._rest_s - monotonic()))
             else:
                 self.wakeup.clear()
                 await self.wakeup.wait()
@@ -236,10 +236,10 @@ class Snapshots(LoopService):
 
     async def _look_if_due(self) -> None:
         async with self._looking:
-            if monotonic() - self._looked_s >= self._rest_s:
-                await self._look()
+            if monotonic() - self._refreshed_s >= self._rest_s:
+                await self._refresh()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         began_s = monotonic()
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(), context=Context())  # no request's context or bounds
@@ -249,8 +249,8 @@ class Snapshots(LoopService):
         else:
             reading, self._reading = self._reading, None
             self._take_reading(reading)
-        self._looked_s = monotonic()
-        self._rest_s = max(self._every_s, (self._looked_s - began_s) / SHARE_OF_TIME) - (self._looked_s - began_s)
+        self._refreshed_s = monotonic()
+        self._rest_s = max(self._every_s, (self._refreshed_s - began_s) / SHARE_OF_TIME) - (self._refreshed_s - began_s)
         self._publish()
 
     def _take_reading(self, reading: "asyncio.Task[dict[str, Any]]") -> None:
@@ -277,7 +277,7 @@ class Snapshots(LoopService):
             moment = await read_moment(connection, after=self._seen_at, keys=keys, sessions=sessions)
             fast = {name: await read(connection, before.get(name)) for name, read in self._overview.fast.items()}
             readings = self._overview.readings
-            names = readings if not self._read_last else [next(self._next_readings) for _ in range(SLOW_PER_LOOK)]
+            names = readings if not self._read_last else [next(self._next_readings) for _ in range(SLOW_PER_REFRESH)]
             return {"moment": moment, **fast, **{name: await readings[name](connection) for name in names}}
 
     def _take(self, read: dict[str, Any]) -> None:

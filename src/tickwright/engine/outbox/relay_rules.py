@@ -73,7 +73,7 @@ def _text(value: object) -> str:
 
 
 def refuses_message(outcome: Outcome) -> bool:
-    """Return whether the destination works and refuses only this message; not when it asks for a wait."""
+    """Return whether the destination works and refuses only this message; not when it requests a wait."""
     if not isinstance(outcome, Refused) or outcome.retry_after is not None:
         return False
     if outcome.status is None:

@@ -121,5 +121,5 @@ def test_the_small_ones_stay_small(crowd: Planner) -> None:
     """The days come from the catalogue, and what sessions say from a row each."""
     crowd.prepare("days", SEARCHES["days"])
     assert crowd.explain("days").scans_of(TABLE) == set()
-    crowd.prepare("counters", load("tickwright.capabilities.operations.sql", "type_figures.sql")["type_counters"])
+    crowd.prepare("counters", load("tickwright.capabilities.jobs.sql", "overview.sql")["type_counters"])
     assert crowd.explain("counters").rows_of("workers") <= 1000

@@ -91,7 +91,7 @@ def test_gauges_by_type_are_a_bounded_range_a_lane(crowded: Planner) -> None:
 
 def test_what_stands_is_counted_up_to_the_bound(crowded: Planner) -> None:
     """Half of the outbox is enough; leases are few."""
-    plan = crowded.explain("operations_standing", COUNT_MAX)
+    plan = crowded.explain("operations_status", COUNT_MAX)
     assert plan.rows_of("outbox") <= COUNT_MAX, plan.text
     assert plan.blocks < 500, plan.text
     plan = crowded.explain("jobs_dead_letters", COUNT_MAX)
