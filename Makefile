@@ -11,6 +11,8 @@ PYTHON_IN_VENV := .venv/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest
 IN_PROCESSES := -n 3 --dist loadfile # a module stays together: its servers are started once
 SERVERLESS = tests/arch tests/domain tests/rest $(shell find tests -type d -name units)
+AREAS = $(sort $(patsubst tests/%/,%,$(patsubst tests/capabilities/%,tests/%,$(filter-out tests/capabilities/ tests/kit/,\
+	$(wildcard tests/*/ tests/capabilities/*/ tests/transports/*/)))))
 AREA_FOLDER = $(firstword $(wildcard tests/capabilities/$(AREA) tests/$(AREA)) tests/$(AREA))
 LOCK_OPTIONS := --group build --group dev --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
@@ -29,6 +31,7 @@ quick: dev ## run the tests that need no server: units, properties, architecture
 	@$(PYTEST) -q -n 2 -m "not mutant" $(SERVERLESS) $(ARGS)
 
 test: dev ## run the tests that guard a change, against real servers that the run starts; AREA=jobs: one room
+	@test -e $(if $(AREA),$(AREA_FOLDER),tests) || { echo "There is no area $(AREA). Areas: $(AREAS)"; exit 2; }
 	@sh scripts/test-servers.sh
 	@$(if $(ARGS)$(filter-out dashboard,$(AREA)),,$(PYTHON_IN_VENV) scripts/page.py verify)
 	@$(PYTEST) $(IN_PROCESSES) -m "not mutant and not storm" $(if $(AREA),$(AREA_FOLDER)) $(ARGS)

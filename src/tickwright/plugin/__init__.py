@@ -1,4 +1,4 @@
-"""The contract between the product and its parts. README.md describes a plugin, its order and its limits.
+"""The contract between the product and its parts. docs/plugins.md describes how to write one.
 
 A plugin is one object that declares what the product needs to know of a capability, a transport or another part: its
 settings, what it provides and registers, its services and routes. ``process`` loops over plugins and knows none by
