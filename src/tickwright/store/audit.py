@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -37,11 +37,11 @@ async def update_audit(connection: Connection, row_id: int, after: Any) -> None:
 
 @dataclass(slots=True)
 class AuditedChange(Generic[V]):
-    """A change of a row; ``before`` is ``None`` for a new one, ``after`` is read at its end."""
+    """A change of a row; ``before`` is ``None`` for a new one, ``after`` is read at its end, and not set before."""
 
     connection: Connection
-    before: V | None
-    after: V
+    before: Any
+    after: V = field(init=False)
 
 
 class AuditedRows(Generic[V]):
@@ -84,7 +84,7 @@ class AuditedRows(Generic[V]):
             await connection.execute(self._lock, name)
             old = await connection.fetchrow(self._read, name) if creates else await self.row(name, connection)
             before: Any = None if old is None else view(self._view_kind, old)
-            change = AuditedChange[V](connection, before, before)
+            change = AuditedChange[V](connection, before)
             yield change
             change.after = view(self._view_kind, await self.row(name, connection))
             subject = f"{self._kind}:{name}"

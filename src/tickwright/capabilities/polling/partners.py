@@ -237,7 +237,7 @@ class Partners:
             Rejected: ``invalid_partner`` with every mistake. Permanent.
         """
         async with self._rows.changing("change", name, caller) as change:
-            settings = merged(msgspec.json.decode(change.after.settings), changes)
+            settings = merged(msgspec.json.decode(change.before.settings), changes)
             check_partner_settings(settings)
             await change.connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
         return change.after
