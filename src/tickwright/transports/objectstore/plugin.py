@@ -137,7 +137,6 @@ class ObjectStorePlugin(Plugin):
     def provide(self, context: Context) -> None:
         """Offer both ports."""
         from tickwright.transports.objectstore.folder import LazyFolder
-        from tickwright.transports.objectstore.plugin import LazyObjects
 
         ports, settings = context.ports, context.settings
 
