@@ -34,10 +34,17 @@ DEFAULTS: Mapping[str, str] = {
 STATISTICS_LIBRARY = "pg_stat_statements"
 RESERVED = frozenset(
     {
-        "config_file", "data_directory", "external_pid_file", "hba_file", "ident_file", "listen_addresses", "port",
-        "unix_socket_directories", "unix_socket_permissions",
+        "config_file",
+        "data_directory",
+        "external_pid_file",
+        "hba_file",
+        "ident_file",
+        "listen_addresses",
+        "port",
+        "unix_socket_directories",
+        "unix_socket_permissions",
     }
-)  # fmt: skip
+)
 DEFAULT_PORT = 5432
 _NAME = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 
@@ -126,10 +133,18 @@ def _initdb(home: Home, binaries: Binaries, folder: Path, locale: str) -> subpro
         ]
         try:
             return subprocess.run(
-                command, check=False, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                timeout=_INITDB_TIMEOUT_S, env=server_environment(), cwd="/", pass_fds=(password, *view.descriptors),
+                command,
+                check=False,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=_INITDB_TIMEOUT_S,
+                env=server_environment(),
+                cwd="/",
+                pass_fds=(password, *view.descriptors),
                 **home.account.run_as(),
-            )  # fmt: skip
+            )
         except (OSError, subprocess.SubprocessError) as error:
             raise Unavailable("embedded_initdb_failed", f"initdb did not finish: {error}") from error
 

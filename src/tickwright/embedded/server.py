@@ -138,10 +138,18 @@ class Launch:
 def _run_detached(command: list[str], log: int, account: Account, descriptors: tuple[int, ...]) -> int:
     try:
         done = subprocess.run(
-            ["sh", "-c", _DETACH, "sh", *command], check=True, text=True, start_new_session=True, pass_fds=descriptors,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=server_environment(), cwd="/",
+            ["sh", "-c", _DETACH, "sh", *command],
+            check=True,
+            text=True,
+            start_new_session=True,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=server_environment(),
+            cwd="/",
             **account.run_as(),
-        )  # fmt: skip
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise Unavailable("embedded_start_failed", f"PostgreSQL could not be launched: {error}") from error
     return int(done.stdout)

@@ -112,9 +112,18 @@ def write_task(  # noqa: PLR0917  the members of the message
     task_id = message_id(entity_code, task_type, window)
     last = None if last_success_s is None else _instant(last_success_s)
     message = GOCPITaskMsg(
-        VERSION, task_id, task_type, entity_code, msgspec.Raw(party), last, _instant(window.start_s),
-        _instant(window.end_s), timeout_ms, partner, config_version,
-    )  # fmt: skip
+        VERSION,
+        task_id,
+        task_type,
+        entity_code,
+        msgspec.Raw(party),
+        last,
+        _instant(window.start_s),
+        _instant(window.end_s),
+        timeout_ms,
+        partner,
+        config_version,
+    )
     return task_id, _encode(message)
 
 
@@ -173,9 +182,16 @@ def _task(message: GOCPITaskMsg, party: dict[str, Any]) -> Task:
     if not 0 < message.timeout_ms <= TIMEOUT_MS_MAX:
         raise ValueError(f"TimeoutMs: 1 to {TIMEOUT_MS_MAX}")
     return Task(
-        message.message_id, message.task_type, message.entity_code, party, last, window, message.timeout_ms / 1000,
-        message.partner, message.config_version,
-    )  # fmt: skip
+        message.message_id,
+        message.task_type,
+        message.entity_code,
+        party,
+        last,
+        window,
+        message.timeout_ms / 1000,
+        message.partner,
+        message.config_version,
+    )
 
 
 def _instant(seconds: float) -> str:

@@ -390,9 +390,15 @@ class _CopyRows:
             timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
             self.count += 1
             yield (
-                execute_at, job.task_type, job.payload, job.max_attempts or attempts, job.priority, timeout_ms,
-                job.expires_at, self._traceparent or job.traceparent,
-            )  # fmt: skip
+                execute_at,
+                job.task_type,
+                job.payload,
+                job.max_attempts or attempts,
+                job.priority,
+                timeout_ms,
+                job.expires_at,
+                self._traceparent or job.traceparent,
+            )
             self._next = next(self._jobs, None)
 
     def _attempts_of(self, name: str) -> int | None:

@@ -390,9 +390,18 @@ def _columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
         raise Rejected("invalid_retry", message, field="retry_base")
     timeout_ms = _ms(settings.timeout, "timeout", timedelta(milliseconds=1), TIMEOUT_MAX)
     return (
-        name, settings.target, timeout_ms, settings.max_attempts, base_ms, settings.retry_factor, cap_ms,
-        settings.final_statuses, settings.concurrency, settings.rate_per_s, settings.keep_history,
-    )  # fmt: skip
+        name,
+        settings.target,
+        timeout_ms,
+        settings.max_attempts,
+        base_ms,
+        settings.retry_factor,
+        cap_ms,
+        settings.final_statuses,
+        settings.concurrency,
+        settings.rate_per_s,
+        settings.keep_history,
+    )
 
 
 def _ms(text: str, field: str, least: timedelta, most: timedelta) -> int:

@@ -98,11 +98,15 @@ def translate(error: KafkaException) -> TickwrightError:
     return unavailable(cause.str())
 
 
-_FORBIDDEN = frozenset({
-    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-})  # fmt: skip
+_FORBIDDEN = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+    }
+)
 _DISALLOWED = frozenset({KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG})
 """Errors for a setting that the operator of the brokers forbids."""
 

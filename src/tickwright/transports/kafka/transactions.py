@@ -48,10 +48,14 @@ from tickwright.transports.kafka.topics import POSITIONS, prepare_topics, transl
 BLOCKED = "kafka_position_blocked"
 TAIL = 200
 POLL_S = 0.25
-_NO_LEADER_YET = frozenset({
-    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-})  # fmt: skip
+_NO_LEADER_YET = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    }
+)
 
 
 class _Position(msgspec.Struct):

@@ -240,10 +240,17 @@ class PostgresConsumer:
 
 def _topic_delivery(row: asyncpg.Record) -> TopicDelivery:
     return TopicDelivery(
-        seq=row["seq"], topic=row["topic"], id=row["message_id"], key=row["key"], headers=json.loads(row["headers"]),
-        content_type=row["content_type"], body=row["payload"], deliveries=row["deliveries"], fence=row["fence"],
+        seq=row["seq"],
+        topic=row["topic"],
+        id=row["message_id"],
+        key=row["key"],
+        headers=json.loads(row["headers"]),
+        content_type=row["content_type"],
+        body=row["payload"],
+        deliveries=row["deliveries"],
+        fence=row["fence"],
         created_at=row["created_at"],
-    )  # fmt: skip
+    )
 
 
 # A task queue inside PostgreSQL, for an installation without RabbitMQ.
@@ -392,9 +399,14 @@ class PostgresTaskQueue(LoopService):
 def _delivery(row: TopicDelivery) -> Delivery:
     delays = str(row.headers.get(DELAYS, "0"))
     return Delivery(
-        body=row.body, headers=row.headers, message_id=row.id, content_encoding=None, deliveries=row.deliveries,
-        delays=int(delays) if delays.isascii() and delays.isdigit() and len(delays) < 10 else 0, handle=row,
-    )  # fmt: skip
+        body=row.body,
+        headers=row.headers,
+        message_id=row.id,
+        content_encoding=None,
+        deliveries=row.deliveries,
+        delays=int(delays) if delays.isascii() and delays.isdigit() and len(delays) < 10 else 0,
+        handle=row,
+    )
 
 
 class PostgresDeadLetters:

@@ -319,10 +319,14 @@ def delivery_of(subscription: Subscription, message: DeliveredMessage) -> Delive
     found = message.header.properties
     headers = found.headers or {}
     return Delivery(
-        body=message.body, headers=headers, message_id=found.message_id or None, content_encoding=found.content_encoding
-        or None, deliveries=deliveries_of(headers.get("x-delivery-count"), again=bool(message.redelivered)),
-        delays=delays_of(headers), handle=UnackedMessage(subscription, message.delivery_tag or 0, found, monotonic()),
-    )  # fmt: skip
+        body=message.body,
+        headers=headers,
+        message_id=found.message_id or None,
+        content_encoding=found.content_encoding or None,
+        deliveries=deliveries_of(headers.get("x-delivery-count"), again=bool(message.redelivered)),
+        delays=delays_of(headers),
+        handle=UnackedMessage(subscription, message.delivery_tag or 0, found, monotonic()),
+    )
 
 
 def delays_of(headers: Mapping[str, Any]) -> int:

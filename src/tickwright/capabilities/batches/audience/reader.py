@@ -187,8 +187,12 @@ def _timestamp(value: Any) -> str | None:
 
 
 _READERS: Mapping[FieldType, Shape] = {
-    "int": _int, "double": _double, "string": _string, "bool": _bool, "timestamp": _timestamp,
-}  # fmt: skip
+    "int": _int,
+    "double": _double,
+    "string": _string,
+    "bool": _bool,
+    "timestamp": _timestamp,
+}
 
 
 PROBLEMS_MAX = 10
@@ -206,9 +210,15 @@ class RangeReader:
     """
 
     def __init__(
-        self, settings: AudienceSettings, dialect: Dialect, rows: Rows | None, judge: Judge | None, now: datetime, *,
+        self,
+        settings: AudienceSettings,
+        dialect: Dialect,
+        rows: Rows | None,
+        judge: Judge | None,
+        now: datetime,
+        *,
         in_order: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._settings, self._rows, self._judge, self._now, self._in_order = settings, rows, judge, now, in_order
         self._names = [*(field.name for field in settings.fields), *settings.columns]
         self._is_stored = dialect == "sqlite"

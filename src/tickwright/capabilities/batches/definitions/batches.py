@@ -287,9 +287,13 @@ class Batches:
             opened = await connection.fetch(EXECUTIONS["lock_open"], row["id"])
             releasing = await connection.fetch(EXECUTIONS["lock_releasing"], row["id"])
             facts = BatchFacts(
-                BatchType(row["type"]), BatchStatus(row["status"]), Overlap(row["overlap"]), is_open=bool(opened),
-                is_releasing=bool(releasing), has_next=next_of(row) is not None,
-            )  # fmt: skip
+                BatchType(row["type"]),
+                BatchStatus(row["status"]),
+                Overlap(row["overlap"]),
+                is_open=bool(opened),
+                is_releasing=bool(releasing),
+                has_next=next_of(row) is not None,
+            )
             effect = batch_effect(action, facts)
             if isinstance(effect, Refused):
                 which = f"execution {opened[0]['id']} of {name} is {opened[0]['status']}" if opened else name
@@ -308,9 +312,14 @@ class Batches:
             await self._apply(connection, BatchAction.ACTIVATE, row, effect, (), caller)
 
     async def _apply(  # noqa: PLR0917  an effect is written in one place
-        self, connection: Connection, action: BatchAction, row: Any, effect: BatchEffect, ended: Sequence[Any],
+        self,
+        connection: Connection,
+        action: BatchAction,
+        row: Any,
+        effect: BatchEffect,
+        ended: Sequence[Any],
         caller: Caller,
-    ) -> BatchChange:  # fmt: skip
+    ) -> BatchChange:
         """Write an effect on a locked batch and its locked executions."""
         status, next_slot_at = row["status"], row["next_slot_at"]
         if effect.status is not None:

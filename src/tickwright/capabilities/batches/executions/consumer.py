@@ -91,9 +91,15 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
     owned = SQL["owned"]
 
     def __init__(
-        self, store: ChunksStore, session: Session, wakeups: WakeupListener, works: Works, *, at_once: int,
+        self,
+        store: ChunksStore,
+        session: Session,
+        wakeups: WakeupListener,
+        works: Works,
+        *,
+        at_once: int,
         probe: Probe = NO_PROBE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(session, wakeups, store.connect)
         self._store, self._works, self._at_once = store, works, at_once
         self._attempts = Attempts(store, session, works, probe=probe)

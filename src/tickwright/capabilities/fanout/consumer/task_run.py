@@ -163,11 +163,18 @@ def _raised(task: Task, error: BaseException, secrets: ResolvedSecrets) -> Faile
 def _entity_task(task: Task, begun: Begun, secrets: SecretsFor) -> EntityTask:
     last_s = task.last_success_s if begun.last_success_s is None else begun.last_success_s
     return EntityTask(
-        id=task.id, entity_code=task.entity_code, task_type=task.task_type, party=task.party, last_executed_at=None if
-        last_s is None else datetime.fromtimestamp(last_s, UTC), window_at=datetime.fromtimestamp(task.window.start_s,
-        UTC), drop_dead_at=datetime.fromtimestamp(task.window.end_s, UTC), timeout=timedelta(seconds=task.timeout_s),
-        config_version=task.config_version, fence=begun.fence, secrets=secrets,
-    )  # fmt: skip
+        id=task.id,
+        entity_code=task.entity_code,
+        task_type=task.task_type,
+        party=task.party,
+        last_executed_at=None if last_s is None else datetime.fromtimestamp(last_s, UTC),
+        window_at=datetime.fromtimestamp(task.window.start_s, UTC),
+        drop_dead_at=datetime.fromtimestamp(task.window.end_s, UTC),
+        timeout=timedelta(seconds=task.timeout_s),
+        config_version=task.config_version,
+        fence=begun.fence,
+        secrets=secrets,
+    )
 
 
 # Slow entities. An entity is slow for a module while one of its last runs took half of its timeout or more, or timed

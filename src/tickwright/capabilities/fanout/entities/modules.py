@@ -84,15 +84,21 @@ def _within(low: timedelta, high: timedelta, step: timedelta, *, between: str, s
 _SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 _READERS: Mapping[str, Reader] = {
     "every": _within(
-        _SECOND, EVERY_MAX, _SECOND, between="1s and 1d",
+        _SECOND,
+        EVERY_MAX,
+        _SECOND,
+        between="1s and 1d",
         steps="seconds: a window is known by the second in which it begins",
     ),
     "timeout": _within(
-        10 * _MILLISECOND, TIMEOUT_MAX, _MILLISECOND, steps="milliseconds",
+        10 * _MILLISECOND,
+        TIMEOUT_MAX,
+        _MILLISECOND,
+        steps="milliseconds",
         between="10ms and 25m: RabbitMQ takes a message back that is not acknowledged within 30 minutes",
     ),
     "gated": flag,
-}  # fmt: skip
+}
 
 
 _SQL = load("tickwright.capabilities.fanout.sql", "modules.sql")
@@ -191,10 +197,15 @@ class Modules:
 
 def _view(row: Any) -> ModuleView:
     return ModuleView(
-        name=row["name"], every=format_duration(timedelta(seconds=row["interval_seconds"])),
-        timeout=format_duration(timedelta(milliseconds=row["timeout_ms"])), gated=row["is_gated"], set_by=row["set_by"],
-        paused_at=row["paused_at"], created_at=row["created_at"], updated_at=row["updated_at"],
-    )  # fmt: skip
+        name=row["name"],
+        every=format_duration(timedelta(seconds=row["interval_seconds"])),
+        timeout=format_duration(timedelta(milliseconds=row["timeout_ms"])),
+        gated=row["is_gated"],
+        set_by=row["set_by"],
+        paused_at=row["paused_at"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
 
 
 def _not_found(name: str) -> Rejected:

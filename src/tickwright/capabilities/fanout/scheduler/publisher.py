@@ -362,9 +362,14 @@ class Publisher:
         return {code: entry for code, entry in listed.items() if entry.party}
 
     def _message(  # noqa: PLR0917  what a message is made of
-        self, module: ModuleList, window: Window, code: str, listed: ListedEntity, last_success_s: float | None,
+        self,
+        module: ModuleList,
+        window: Window,
+        code: str,
+        listed: ListedEntity,
+        last_success_s: float | None,
         timeout: timedelta,
-    ) -> Message:  # fmt: skip
+    ) -> Message:
         successes = [at_s for at_s in (last_success_s, module.last_success_s.get(code)) if at_s is not None]
         last_s = max(successes, default=None)
         message_id, body = write_task(
@@ -374,9 +379,13 @@ class Publisher:
         return Message(message_id, self._destination, body, headers=signed, timeout=timeout)
 
     async def _settle(
-        self, windows: Sequence[EntityWindow], outcomes: Sequence[Outcome], fates: dict[str, EntityOutcome], *,
+        self,
+        windows: Sequence[EntityWindow],
+        outcomes: Sequence[Outcome],
+        fates: dict[str, EntityOutcome],
+        *,
         keep: timedelta,
-    ) -> None:  # fmt: skip
+    ) -> None:
         done, refused, refusals = [], [], []
         for window, outcome in zip(windows, outcomes, strict=True):
             if isinstance(outcome, Accepted):

@@ -364,9 +364,16 @@ class Claimer:
         room = self._byte_room()
         long_max = max(1, min(LONG_MAX, *(room(name) // LONG_BYTES for name in plan.types)))
         return ClaimRequest(
-            ticket.owner, plan, scope.ranges, HORIZON, bounded=bounded, whole=scope.whole, number=ticket.number,
-            long_max=long_max, checked=checked,
-        )  # fmt: skip
+            ticket.owner,
+            plan,
+            scope.ranges,
+            HORIZON,
+            bounded=bounded,
+            whole=scope.whole,
+            number=ticket.number,
+            long_max=long_max,
+            checked=checked,
+        )
 
     async def _claim(self, plan: ClaimPlan, scope: ClaimScope, *, bounded: bool) -> ClaimedJobs:
         discovers = self._frontier.may_discover()

@@ -253,10 +253,20 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
     gaps = _gaps([claim_range for claim_range in ranges if whole is None or claim_range.task_type in whole])
     frontiers = [claim_range.frontier_s if request.bounded else 0.0 for claim_range in ranges]
     return (
-        request.token, plan.types, plan.rows_max, *_columns(ranges), frontiers, request.horizon, plan.total_max,
-        [gap[0] for gap in gaps], [gap[1] for gap in gaps], [gap[2] for gap in gaps],
-        request.number, request.long_max, *_columns(request.checked),
-    )  # fmt: skip
+        request.token,
+        plan.types,
+        plan.rows_max,
+        *_columns(ranges),
+        frontiers,
+        request.horizon,
+        plan.total_max,
+        [gap[0] for gap in gaps],
+        [gap[1] for gap in gaps],
+        [gap[2] for gap in gaps],
+        request.number,
+        request.long_max,
+        *_columns(request.checked),
+    )
 
 
 def _columns(ranges: Sequence[ClaimRange]) -> tuple[list[str], list[int]]:

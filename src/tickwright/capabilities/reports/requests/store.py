@@ -251,10 +251,18 @@ class RecordsStore:
         plan = new.plan
         for _ in range(CREATE_TRIES):
             row = await connection.fetchrow(
-                SQL["insert_report"], new.source, new.type, new.query_key, json.dumps(new.conditions), new.department,
-                new.requester, msgspec.json.encode(plan).decode(), new.notify, float(plan.deadline_s),
+                SQL["insert_report"],
+                new.source,
+                new.type,
+                new.query_key,
+                json.dumps(new.conditions),
+                new.department,
+                new.requester,
+                msgspec.json.encode(plan).decode(),
+                new.notify,
+                float(plan.deadline_s),
                 float(plan.check_every_s),
-            )  # fmt: skip
+            )
             if row is not None:
                 parts = [(one.name, one.stage, one.kind, _served_by(one), one.required) for one in plan.listeners]
                 await connection.execute(
