@@ -23,7 +23,7 @@ from kit.reports import ReportWorld, plan_of, report_world
 from kit.servers import PostgresServer, RedisServer
 from tickwright.capabilities.reports.handlers import Function, ReportRequest
 from tickwright.capabilities.reports.plan import Plan
-from tickwright.capabilities.reports.retention import ReportRetention, ReportRetentionSettings
+from tickwright.capabilities.reports.retention import ReportRetention
 from tickwright.engine.leases import Leases
 
 NO_END = -1  # what Redis says of a key without a time to live; -2 of none
@@ -101,7 +101,7 @@ async def clean(world: ReportWorld) -> None:
     leases = Leases(world.pool, owner="test", terms=LONG)
     lease = await leases.take(f"report-upkeep-{secrets.token_hex(4)}")
     assert lease is not None
-    await ReportRetention(world.objects, ReportRetentionSettings(objects=timedelta(0))).round(lease)
+    await ReportRetention(world.objects, objects_kept=timedelta(0)).round(lease)
 
 
 async def is_clean(world: ReportWorld, report: int) -> None:

@@ -17,6 +17,7 @@ LEASE = "upkeep"
 TERMS = LeaseTerms(ttl=timedelta(seconds=90), margin=timedelta(seconds=10))
 """Terms of every retention lease: a round may take long, and the next one is not urgent."""
 EVERY = timedelta(seconds=30)
+"""The pause when nothing is left to delete, at most a third of the lease's length."""
 BATCH = 1000
 BATCHES_MAX = 100
 
@@ -31,24 +32,21 @@ class RetentionRule(NamedTuple):
 class Retention:
     """Deletes what is older than its rules allow; ``round`` is the round of a leased loop.
 
-    ``every`` is the pause when nothing is left to delete, at most a third of the lease's length. ``counts`` has the
-    deleted rows by query.
+    ``counts`` has the deleted rows by query.
 
     Invariants:
         RET-1: a round runs at most ``BATCHES_MAX`` batches of each rule.
         RET-2: nothing is deleted once the lease is lost.
     """
 
-    def __init__(
-        self, queries: Mapping[str, str], rules: Sequence[RetentionRule] = (), *, every: timedelta = EVERY
-    ) -> None:
-        self._queries, self._rules, self.every = queries, rules, every
+    def __init__(self, queries: Mapping[str, str], rules: Sequence[RetentionRule] = ()) -> None:
+        self._queries, self._rules = queries, rules
         self.counts: Counter[str] = Counter()
 
     async def round(self, lease: HeldLease) -> float:
         """Apply every rule once; return in how many seconds to call it again, 0 when more is left."""
         more = [await self.delete_old(lease, query, age) for query, age in self._rules]
-        return 0.0 if any(more) else self.every.total_seconds()
+        return 0.0 if any(more) else EVERY.total_seconds()
 
     async def delete_old(self, lease: HeldLease, query: str, *arguments: object) -> bool:
         """Run a query (last argument: the batch size) until a batch is not full; return whether more is left."""
@@ -86,9 +84,10 @@ class RetentionRounds:
         return min([await part.round(lease) for part in self.parts])
 
 
-def engine_retention(
-    *, dead_messages: timedelta = timedelta(days=30), lost_workers: timedelta = timedelta(days=1)
-) -> Retention:
+def engine_retention() -> Retention:
     """Return the retention of outbox dead letters and of lost worker sessions."""
-    rules = [RetentionRule("delete_dead_messages", dead_messages), RetentionRule("delete_workers", lost_workers)]
+    rules = [
+        RetentionRule("delete_dead_messages", timedelta(days=30)),
+        RetentionRule("delete_workers", timedelta(days=1)),
+    ]
     return Retention(load("tickwright.engine.sql", "upkeep.sql"), rules)

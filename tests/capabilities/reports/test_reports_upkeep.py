@@ -10,7 +10,7 @@ from kit.leases import LONG, run_out
 from kit.report_faults import ask, functions, is_made
 from kit.reports import ReportWorld
 from tickwright.capabilities.reports import retention as module
-from tickwright.capabilities.reports.retention import LazyRetention, ReportRetention
+from tickwright.capabilities.reports.retention import ReportRetention
 from tickwright.engine.leases import Lease, Leases
 from tickwright.transports.objectstore.plugin import LazyObjects
 
@@ -132,4 +132,4 @@ async def test_a_store_that_refuses_costs_the_round_only(alone: ReportWorld, lea
     """The scheduler opens it for each round, and goes on with its other work."""
     (tmp_path / "file").write_text("no folder")
     place = (tmp_path / "file" / "objects").as_uri()
-    assert await LazyRetention(LazyObjects(place, {})).round(lease) > 0
+    assert await ReportRetention(LazyObjects(place, {})).round(lease) > 0

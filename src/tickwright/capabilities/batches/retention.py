@@ -4,10 +4,9 @@ One process at a time does it, under a lease; each part is a transaction of its 
 an execution is deleted last, so the next round goes on where a round was interrupted.
 """
 
-from collections import Counter
-from dataclasses import dataclass
 from datetime import timedelta
 
+from tickwright.engine.retention import EVERY, Retention
 from tickwright.ports.session import HeldLease
 from tickwright.store.queries import load
 
@@ -18,22 +17,13 @@ BATCHES_MAX = 100
 """Of a round: deletions, each of up to ``BATCH`` rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRetentionSettings:
-    """How long rows are kept, and the pause between two rounds.
-
-    Attributes:
-        every: Between two rounds.
-        executions: Since they ended; those that still release actions stay.
-        skips: Since the occurrence.
-    """
-
-    every: timedelta = timedelta(seconds=30)
-    executions: timedelta = timedelta(days=90)
-    skips: timedelta = timedelta(days=90)
+EXECUTIONS_KEPT = timedelta(days=90)
+"""Since they ended; those that still release actions stay."""
+SKIPS_KEPT = timedelta(days=90)
+"""Since the occurrence."""
 
 
-class BatchRetention:
+class BatchRetention(Retention):
     """The round of a loop under the lease ``campaign-upkeep``.
 
     Invariants:
@@ -41,41 +31,27 @@ class BatchRetention:
         BUP-2: a round deletes at most ``BATCHES_MAX`` times.
     """
 
-    def __init__(self, settings: BatchRetentionSettings | None = None) -> None:
-        self.settings = settings or BatchRetentionSettings()
-        self.counts: Counter[str] = Counter()
+    def __init__(self) -> None:
+        super().__init__(SQL)
 
     async def round(self, lease: HeldLease) -> float:
         """Delete what is old; return the seconds until the next round, 0 where more is left."""
-        settings, left = self.settings, BATCHES_MAX
-        await self._run(lease, "delete_skips", settings.skips, BATCH)
-        await self._run(lease, "give_up", settings.executions, EXECUTIONS_MAX)
-        async with lease.transaction() as connection:
-            if connection is None:
-                return 0.0
-            old = await connection.fetch(SQL["old"], settings.executions, EXECUTIONS_MAX)
+        left = BATCHES_MAX
+        await self.execute(lease, "delete_skips", SKIPS_KEPT, BATCH)
+        await self.execute(lease, "give_up", EXECUTIONS_KEPT, EXECUTIONS_MAX)
+        old = await self.fetch(lease, "old", EXECUTIONS_KEPT, EXECUTIONS_MAX)
         for row in old:
             for query in ("delete_actions", "delete_chunks"):
                 left = await self._empty(lease, query, row["id"], left)
             if left <= 0 or not lease.holds():
                 return 0.0
-            await self._run(lease, "delete_execution", row["id"])
-        return 0.0 if len(old) == EXECUTIONS_MAX else settings.every.total_seconds()
+            await self.execute(lease, "delete_execution", row["id"])
+        return 0.0 if len(old) == EXECUTIONS_MAX else EVERY.total_seconds()
 
     async def _empty(self, lease: HeldLease, query: str, execution_id: int, left: int) -> int:
         """Delete an execution's rows; return how many deletions are left in this round, 0 where some rows may be."""
         while left > 0:
             left -= 1
-            if await self._run(lease, query, execution_id, BATCH) < BATCH:
+            if await self.execute(lease, query, execution_id, BATCH) < BATCH:
                 return left
         return 0
-
-    async def _run(self, lease: HeldLease, query: str, *arguments: object) -> int:
-        """Write in a transaction of its own; return the number of rows, 0 where the lease is lost."""
-        async with lease.transaction() as connection:
-            if connection is None:
-                return 0
-            tag = await connection.execute(SQL[query], *arguments)
-        rows = int(tag.rsplit(" ", 1)[1])
-        self.counts[query] += rows
-        return rows

@@ -6,13 +6,18 @@ import asyncpg
 import structlog
 
 from tickwright.capabilities.jobs.model import with_claim_ranges
-from tickwright.engine.retention import BATCH, Retention
+from tickwright.engine.retention import BATCH, EVERY, Retention
 from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 
 SQL = with_claim_ranges(load("tickwright.capabilities.jobs.sql", "upkeep.sql"))
 DAYS_AHEAD = 3
+HISTORY_KEPT = timedelta(days=7)
+"""Of finished jobs. Whole days are dropped, unless a job in them finished later."""
+DEAD_LETTERS_KEPT = timedelta(days=30)
+KEYS_KEPT = timedelta(days=7)
+"""Of idempotency keys, after their job ended."""
 LOCK_WAIT_MS = 200
 
 _log = structlog.get_logger("tickwright.upkeep")
@@ -22,23 +27,12 @@ class JobRetention(Retention):
     """The retention rules of jobs; see :class:`tickwright.engine.retention.Retention`.
 
     Args:
-        history: How long finished jobs are kept. Whole days are dropped, unless a job in them finished later.
-        dead_letters: How long dead letters of jobs are kept.
-        keys: How long idempotency keys are kept after their job ended.
         stuck_after: A job in processing without an owner that was not touched for so long is released.
     """
 
-    def __init__(
-        self,
-        *,
-        every: timedelta = timedelta(seconds=30),
-        history: timedelta = timedelta(days=7),
-        dead_letters: timedelta = timedelta(days=30),
-        keys: timedelta = timedelta(days=7),
-        stuck_after: timedelta = timedelta(minutes=5),
-    ) -> None:
-        super().__init__(SQL, every=every)
-        self._history, self._dead_letters, self._keys, self._stuck_after = history, dead_letters, keys, stuck_after
+    def __init__(self, *, stuck_after: timedelta = timedelta(minutes=5)) -> None:
+        super().__init__(SQL)
+        self._stuck_after = stuck_after
         self._days_kept: set[str] = set()
 
     async def round(self, lease: HeldLease) -> float:
@@ -47,10 +41,10 @@ class JobRetention(Retention):
         await self._return_stuck(lease)
         await self._drop_days(lease)
         more = [
-            await self.delete_old(lease, "delete_dead_jobs", self._dead_letters),
-            await self.delete_old(lease, "delete_keys", self._keys),
+            await self.delete_old(lease, "delete_dead_jobs", DEAD_LETTERS_KEPT),
+            await self.delete_old(lease, "delete_keys", KEYS_KEPT),
         ]
-        return 0.0 if any(more) else self.every.total_seconds()
+        return 0.0 if any(more) else EVERY.total_seconds()
 
     async def _make_days(self, lease: HeldLease) -> None:
         async with lease.transaction() as connection:
@@ -66,7 +60,7 @@ class JobRetention(Retention):
             _log.warning("upkeep.stuck_returned", jobs=len(rows), failed=sum(row["status"] == "failed" for row in rows))
 
     async def _drop_days(self, lease: HeldLease) -> None:
-        for row in await self.fetch(lease, "old_days", self._history):
+        for row in await self.fetch(lease, "old_days", HISTORY_KEPT):
             name = row["relname"]
             try:
                 async with lease.transaction() as connection:
@@ -83,10 +77,10 @@ class JobRetention(Retention):
     async def _drop_day(self, connection: Connection, name: str) -> bool:
         """Drop a history table, unless a job in it finished within the time that history is kept."""
         in_use = SQL["is_day_in_use"].format(name=name)
-        if not await connection.fetchval(in_use, self._history):
+        if not await connection.fetchval(in_use, HISTORY_KEPT):
             await connection.execute(SQL["bound_lock"], str(LOCK_WAIT_MS))
             await connection.execute(SQL["lock_day"].format(name=name))
-            if not await connection.fetchval(in_use, self._history):
+            if not await connection.fetchval(in_use, HISTORY_KEPT):
                 await connection.execute(SQL["drop_day"].format(name=name))
                 return True
         if name not in self._days_kept:

@@ -176,7 +176,7 @@ def _why(row: Any, error: str, *, relayed: bool) -> Any:
     return "failing" if row["tried"] else None
 
 
-def operations_retention(*, alerts: timedelta = timedelta(days=30), sessions: timedelta = timedelta()) -> Retention:
-    """Return the retention that deletes resolved alerts and ended sessions after these times."""
-    rules = [RetentionRule("delete_alerts", alerts), RetentionRule("delete_sessions", sessions)]
+def operations_retention() -> Retention:
+    """Return the retention that deletes resolved alerts after a month, and ended sessions at once."""
+    rules = [RetentionRule("delete_alerts", timedelta(days=30)), RetentionRule("delete_sessions", timedelta())]
     return Retention(load("tickwright.capabilities.operations.sql", "upkeep.sql"), rules)

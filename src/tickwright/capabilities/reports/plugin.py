@@ -106,11 +106,11 @@ class ReportsPlugin(Plugin):
     async def start(self, context: Context) -> None:
         """Start retention in the scheduler role, and the listener in its role."""
         if "scheduler" in context.roles:
-            from tickwright.capabilities.reports.retention import LazyRetention
+            from tickwright.capabilities.reports.retention import ReportRetention
             from tickwright.engine.leases import LeasedRounds, Leases
             from tickwright.engine.retention import TERMS
 
-            work, leases = LazyRetention(context.ports.get(LazyObjectStore)).round, context.ports.get(Leases)
+            work, leases = ReportRetention(context.ports.get(LazyObjectStore)).round, context.ports.get(Leases)
             context.run_leased(LeasedRounds("report-upkeep", leases, work, terms=TERMS, rest_max_s=30))
         if LISTENER in context.roles:
             await self._add_listener(context)

@@ -5,16 +5,15 @@ crash a later round repeats the deletion. Open reports are not touched: a report
 end, when every writer has long lost its claim.
 """
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import structlog
 
 from tickwright.domain.errors import TickwrightError
-from tickwright.ports.objects import LazyObjectStore, ObjectStore
+from tickwright.engine.retention import EVERY, Retention
+from tickwright.ports.objects import ObjectStore
 from tickwright.ports.session import HeldLease
 from tickwright.store.queries import load
 
@@ -27,22 +26,13 @@ PAGES_MAX = 100
 FOLDERS = ("parts", "reports")
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRetentionSettings:
-    """How long things are kept, and the interval of rounds.
-
-    Attributes:
-        every: Between two rounds.
-        objects: Age of objects of an ended report, except its file: parts, and files of steps that did not count.
-        records: Age of ended records; a record with a file stays as long as the file.
-    """
-
-    every: timedelta = timedelta(seconds=30)
-    objects: timedelta = timedelta(hours=1)
-    records: timedelta = timedelta(days=90)
+OBJECTS_KEPT = timedelta(hours=1)
+"""Of an ended report, except its file: parts, and files of steps that did not count."""
+RECORDS_KEPT = timedelta(days=90)
+"""Of ended reports; a record with a file stays as long as the file."""
 
 
-class ReportRetention:
+class ReportRetention(Retention):
     """One round of the loop under the lease ``report-upkeep``.
 
     Invariants:
@@ -50,38 +40,38 @@ class ReportRetention:
         RPU-2: a round handles at most ``BATCHES_MAX`` batches of each kind.
     """
 
-    def __init__(self, objects: ObjectStore, terms: ReportRetentionSettings | None = None) -> None:
-        self._objects, self.terms = objects, terms or ReportRetentionSettings()
-        self.counts: Counter[str] = Counter()
+    def __init__(self, objects: ObjectStore, *, objects_kept: timedelta = OBJECTS_KEPT) -> None:
+        super().__init__(SQL)
+        self._objects, self._objects_kept = objects, objects_kept
 
     async def round(self, lease: HeldLease) -> float:
         """Run one round; return the seconds until the next one, 0 if more is left.
 
-        Raises:
-            Unavailable: The object store does not answer. Retry.
-            Rejected: The object store refuses. Permanent until an operator acts.
+        If the object store does not answer or refuses, the rest of the round is skipped.
         """
-        objects, records = self.terms.objects, self.terms.records
-        more = [
-            await self._batches(lease, "expired_files", self._remove_files, "forget_files"),
-            await self._batches(lease, "reports_to_clear", self._remove_objects, "note_cleared", objects),
-            await self._batches(lease, "old_reports", self._remove_objects, "delete_reports", records),
-        ]
-        await self._unknown(lease)
-        return 0.0 if any(more) else self.terms.every.total_seconds()
+        try:
+            more = [
+                await self._batches(lease, "expired_files", self._remove_files, "forget_files"),
+                await self._batches(
+                    lease, "reports_to_clear", self._remove_objects, "note_cleared", self._objects_kept
+                ),
+                await self._batches(lease, "old_reports", self._remove_objects, "delete_reports", RECORDS_KEPT),
+            ]
+            await self._unknown(lease)
+        except TickwrightError as error:
+            _log.warning("reports.retention_failed", code=error.code, reason=error.message)
+            return EVERY.total_seconds()
+        return 0.0 if any(more) else EVERY.total_seconds()
 
     async def _batches(
         self, lease: HeldLease, find: str, remove: Callable[[Sequence[Any]], Awaitable[None]], note: str, *given: Any
     ) -> bool:
         """Remove the objects of the rows of ``find``, then ``note`` it, by batches; return whether more are left."""
         for _ in range(BATCHES_MAX):
-            rows = await _fetch(lease, find, *given, BATCH)
+            rows = await self.fetch(lease, find, *given, BATCH)
             if rows:
                 await remove(rows)
-                async with lease.transaction() as connection:
-                    if connection is not None:
-                        await connection.execute(SQL[note], [row["id"] for row in rows])
-                        self.counts[note] += len(rows)
+                await self.execute(lease, note, [row["id"] for row in rows])
             if len(rows) < BATCH:
                 return False
         return True
@@ -99,7 +89,7 @@ class ReportRetention:
         for folder in FOLDERS:
             numbers = {_report_of(stored.key) for stored in await self._objects.listing(f"{folder}/", LISTED)}
             ids = sorted(number for number in numbers if number is not None)
-            for row in await _fetch(lease, "unknown_reports", ids) if ids else ():
+            for row in await self.fetch(lease, "unknown_reports", ids) if ids else ():
                 self.counts["unknown"] += 1
                 await self._remove(row["id"])
 
@@ -116,32 +106,6 @@ class ReportRetention:
                     break
 
 
-async def _fetch(lease: HeldLease, query: str, *arguments: Any) -> Sequence[Any]:
-    """Fetch rows; none if the lease is lost."""
-    if not lease.holds():
-        return ()
-    async with lease.transaction() as connection:
-        return () if connection is None else await connection.fetch(SQL[query], *arguments)
-
-
 def _report_of(key: str) -> int | None:
     number = key.split("/")[1]
     return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None
-
-
-class LazyRetention:
-    """Retention in the scheduler role; opens the object store at its first round.
-
-    If the store does not answer or refuses, the round is skipped.
-    """
-
-    def __init__(self, objects: LazyObjectStore, terms: ReportRetentionSettings | None = None) -> None:
-        self._objects, self._terms = objects, terms or ReportRetentionSettings()
-
-    async def round(self, lease: HeldLease) -> float:
-        """Run one round; return the seconds until the next one."""
-        try:
-            return await ReportRetention(await self._objects.opened(), self._terms).round(lease)
-        except TickwrightError as error:
-            _log.warning("reports.retention_failed", code=error.code, reason=error.message)
-            return self._terms.every.total_seconds()

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from kit.fix_plans import Plan, Planner
-from tickwright.capabilities.fanout.retention import SQL, FanoutRetentionSettings
+from tickwright.capabilities.fanout.retention import CLAIMS_KEPT, CURSORS_KEPT, SQL, WINDOWS_KEPT
 from tickwright.engine.retention import BATCH
 
 ROWS = 50_000
@@ -20,7 +20,6 @@ SELECT 'e' || lpad((n * 7919 % {ROWS})::text, 6, '0'), 'LOCATIONS', now() - inte
   FROM generate_series(1, {ROWS}) AS n;
 INSERT INTO tickwright.entities (code) SELECT entity_code FROM tickwright.fanout_cursors WHERE fence = 0;
 """
-TERMS = FanoutRetentionSettings()
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def read(plan: Plan, table: str) -> float:
 
 @pytest.mark.parametrize(
     ("query", "table", "age"),
-    [("delete_claims", "fanout_claims", TERMS.claims), ("delete_windows", "fanout_windows", TERMS.windows)],
+    [("delete_claims", "fanout_claims", CLAIMS_KEPT), ("delete_windows", "fanout_windows", WINDOWS_KEPT)],
 )
 def test_a_batch_is_read_at_the_old_end(crowded: Planner, query: str, table: str, age: timedelta) -> None:
     """A thousand rows are found by the key and deleted; what stays is not looked at."""
@@ -54,7 +53,7 @@ def test_a_batch_is_read_at_the_old_end(crowded: Planner, query: str, table: str
 
 def test_cursors_are_looked_at_a_thousand_at_a_time(crowded: Planner) -> None:
     """From where the last round stopped: none of the rows before or behind."""
-    plan = crowded.explain("delete_cursors", TERMS.cursors, BATCH, "e020000", "LOCATIONS")
+    plan = crowded.explain("delete_cursors", CURSORS_KEPT, BATCH, "e020000", "LOCATIONS")
     assert plan.scans_of("fanout_cursors") == {"fanout_cursors_pkey", "tid"}, plan.text
     assert read(plan, "fanout_cursors") == BATCH, plan.text
     assert plan.blocks < 20 * BATCH, plan.text
