@@ -352,9 +352,8 @@ class LeasedRounds(LeasedService):
         terms: LeaseTerms | None = None,
         rest_max_s: float = 5.0,
         wakeup: asyncio.Event | None = None,
-        probe: Probe = NO_PROBE,
     ) -> None:
-        super().__init__(name, leases, name, self._rounds, terms=terms, wakeup=wakeup, probe=probe)
+        super().__init__(name, leases, name, self._rounds, terms=terms, wakeup=wakeup)
         self._round, self._rest_max_s = round_, rest_max_s
 
     async def _rounds(self, lease: Lease) -> None:

@@ -48,17 +48,17 @@ _WHICH = ("lease", "channel", "kind", "code", "shard", "caller", "task_type")
 
 
 class Repeats:
-    """Decides which lines are logged, and how many each represents: one line of a kind in ``every_s`` seconds."""
+    """Decides which lines are logged, and how many each represents: one line of a kind in ``EVERY_S`` seconds."""
 
-    def __init__(self, *, every_s: float = EVERY_S, clock: Callable[[], float] = monotonic) -> None:
-        self._every_s, self._clock = every_s, clock
+    def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
         self._said: dict[Hashable, tuple[float, int]] = {}
 
     def times(self, key: Hashable) -> int:
         """Return how many lines the next one of ``key`` represents; 0: do not log it."""
         now = self._clock()
         said_s, held_back = self._said.get(key, (float("-inf"), 0))
-        if now - said_s < self._every_s:
+        if now - said_s < EVERY_S:
             self._said[key] = said_s, held_back + 1
             return 0
         if len(self._said) >= KEYS_MAX:

@@ -31,7 +31,6 @@ from tickwright.partners.outcomes import Failed, Outcome
 from tickwright.partners.permits import PartnerPermits
 from tickwright.partners.settings import PartnerSettings, check_settings
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection, Exchanges, Pool
 from tickwright.store.queries import load
@@ -77,9 +76,9 @@ class PartnerContract(LoopService):
 
     name = "partners"
 
-    def __init__(self, pool: Pool, session: Session, *, probe: Probe = NO_PROBE) -> None:
+    def __init__(self, pool: Pool, session: Session) -> None:
         super().__init__()
-        self._pool, self._session, self._probe = pool, session, probe
+        self._pool, self._session = pool, session
         self.clock = DbClock()
         self.all_permits: dict[int, PartnerPermits] = {}
         session.on_lost(self._session_lost)
@@ -172,7 +171,6 @@ class PartnerContract(LoopService):
             return decide(partner, report, unreported.error, token, now_s)
 
         try:
-            await self._probe.reached("partners.before_exchange")
             done = await exchange(self._pool, token, sorted(reports), decide_one)
         except BaseException:
             for permits in all_permits:

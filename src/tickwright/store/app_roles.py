@@ -62,7 +62,7 @@ async def _check(connection: Connection, name: str) -> None:
         raise Rejected("role_too_powerful", f"the role {name} cannot be held to fewer rights: {because}; use another")
 
 
-def scram_verifier(password: str, salt: bytes | None = None) -> str:
+def scram_verifier(password: str) -> str:
     """Return the form in which PostgreSQL stores a password (RFC 5803).
 
     Raises:
@@ -70,7 +70,7 @@ def scram_verifier(password: str, salt: bytes | None = None) -> str:
     """
     if not _PASSWORD.fullmatch(password):
         raise Rejected("invalid_password", "a password: 8 to 200 printable ASCII characters without spaces")
-    salt = salt or secrets.token_bytes(16)
+    salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, SCRAM_ROUNDS)
     stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
     parts = (base64.b64encode(one).decode() for one in (salt, stored, hmac.digest(salted, b"Server Key", "sha256")))

@@ -152,7 +152,7 @@ async def test_nothing_is_asked_while_nobody_looks(database_url: str) -> None:
             await stream.next()
         await eventually_async(lambda: api.overview.streams == 0, what="the stream's place is free")
         assert probe.reached_times
-        await eventually_async(lambda: api.overview.is_resting, 10, what="nobody looks")
+        await eventually_async(lambda: not api.overview._is_wanted(), 10, what="nobody looks")
         seen = probe.reached_times
         assert (await api.viewer.get("/v1/workers")).status == 200
         assert probe.reached_times == seen

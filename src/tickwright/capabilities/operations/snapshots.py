@@ -197,11 +197,6 @@ class Snapshots(LoopService):
         """How many streams are open."""
         return len(self._subscribers)
 
-    @property
-    def is_resting(self) -> bool:
-        """Whether there is no subscriber and no recent request, so that nothing is read."""
-        return not self._is_wanted()
-
     def _is_wanted(self) -> bool:
         return bool(self._subscribers) or monotonic() - self._asked_s < LOOKED_AT_S
 

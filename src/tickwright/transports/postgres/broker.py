@@ -229,9 +229,9 @@ class PostgresConsumer:
         """Renew its lease. False means that another consumer holds it: stop."""
         return await self._settle("renew_message", delivery, self._lease)
 
-    async def purge(self, *, older_than: timedelta, count: int = TAKE_MAX) -> int:
-        """Delete done messages and return how many. A deleted message that is sent again is a new message."""
-        return len(await self._pool.fetch(_TOPIC_SQL["purge_messages"], self._topic, older_than, count))
+    async def purge(self, *, older_than: timedelta) -> int:
+        """Delete at most ``TAKE_MAX`` done messages; return how many. A deleted one that is sent again is new."""
+        return len(await self._pool.fetch(_TOPIC_SQL["purge_messages"], self._topic, older_than, TAKE_MAX))
 
     async def _settle(self, query: str, delivery: TopicDelivery, *arguments: object) -> bool:
         found = await self._pool.fetchval(_TOPIC_SQL[query], delivery.seq, delivery.fence, *arguments)

@@ -71,7 +71,7 @@ class Audience:
         self._sql = AudienceSql(settings, source.dialect, table=table, place=place)
         self._columns: tuple[Column, ...] | None = None
 
-    async def cut(self, rows: int, *, timeout: timedelta = CUT_TIMEOUT) -> AsyncIterator[PlannedChunk]:
+    async def cut(self, rows: int) -> AsyncIterator[PlannedChunk]:
         """Cut the audience into ranges of ``rows`` members, in one pass over the keys in the source.
 
         Equal keys stay together, so a range may have more. Members without a key come first, as ``{"keyless": n}``. An
@@ -84,7 +84,7 @@ class Audience:
         """
         kind = await self._kind()
         after: Any = None
-        async with self._query(self._sql.cut(kind, rows), timeout) as found:
+        async with self._query(self._sql.cut(kind, rows), CUT_TIMEOUT) as found:
             async for piece in found:
                 for until, members, *types in piece:
                     if until is None:
@@ -286,7 +286,7 @@ def _count(result: ChunkResult, keyless: int, examples: list[Action]) -> Audienc
     )
 
 
-async def check_audience(audiences: Audiences, document: Any, *, where: str = "audience") -> AudienceSettings:
+async def check_audience(audiences: Audiences, document: Any) -> AudienceSettings:
     """Return the definition of an audience that can be read now; for definitions that are being saved.
 
     The source is queried for its columns and types; no member is read. A file is fetched, as for an execution.
@@ -295,51 +295,53 @@ async def check_audience(audiences: Audiences, document: Any, *, where: str = "a
         Rejected: ``invalid_audience`` with every mistake in ``problems``, each after its path. Permanent.
         Unavailable: The source or the object store does not answer. Retry.
     """
-    settings = read_audience(document, where=where)
+    settings = read_audience(document)
     problems: list[str] = []
     try:
         async with audiences.open(settings) as audience:
-            await _check(audience, problems, where=where)
+            await _check(audience, problems)
     except Rejected as error:
         if error.code not in _FIELD_OF_ERROR:
             raise
-        problems.append(f"{where}.{_FIELD_OF_ERROR[error.code]}: {error.message}")
+        problems.append(f"audience.{_FIELD_OF_ERROR[error.code]}: {error.message}")
     refuse(problems)
     return settings
 
 
-async def _check(audience: Audience, problems: list[str], *, where: str) -> None:
+async def _check(audience: Audience, problems: list[str]) -> None:
     settings = audience.settings
     place = next(name for name in ("table", "query", "file") if getattr(settings, name))
     try:
         columns = await audience.columns()
     except Rejected as error:
-        problems.append(f"{where}.{place}: {error.message}")
+        problems.append(f"audience.{place}: {error.message}")
         return
     by_name = {column.name: column for column in columns}
-    _check_columns(settings, by_name, audience.dialect, problems, where=where)
+    _check_columns(settings, by_name, audience.dialect, problems)
     key = by_name.get(settings.key)
     if key is not None and audience.dialect != "sqlite" and key_kind(key) is None:
-        problems.append(invalid_key(settings, key.type).message.replace("audience", where, 1))
+        problems.append(invalid_key(settings, key.type).message)
     if problems:
         return
     for field, attempt in (("key", audience.try_key), (place, audience.try_fields)):
         try:
             await attempt()
         except Rejected as error:
-            problems.append(f"{where}.{field}: {error.message}")
+            problems.append(f"audience.{field}: {error.message}")
 
 
 def _check_columns(
-    settings: AudienceSettings, by_name: Mapping[str, Column], dialect: Dialect, problems: list[str], *, where: str
+    settings: AudienceSettings, by_name: Mapping[str, Column], dialect: Dialect, problems: list[str]
 ) -> None:
     wanted = [("key", settings.key), *((f"fields.{field.name}", field.column) for field in settings.fields)]
     for path, name in [*wanted, *(("columns", name) for name in settings.columns)]:
         if name not in by_name:
             near = get_close_matches(name, by_name, n=3) or list(by_name)[:10]
-            problems.append(f"{where}.{path}: there is no column {name}; there is {', '.join(near)[:500]}")
+            problems.append(f"audience.{path}: there is no column {name}; there is {', '.join(near)[:500]}")
     for field in settings.fields:
         column = by_name.get(field.column)
         if column is not None and cast_of(dialect, field.type, column) is None:
             why = f"{field.column} is {column.type.lower()}, which cannot be read as {field.type}"
-            problems.append(f"{where}.fields.{field.name}: {why}; declare another type, or write a query that casts it")
+            problems.append(
+                f"audience.fields.{field.name}: {why}; declare another type, or write a query that casts it"
+            )

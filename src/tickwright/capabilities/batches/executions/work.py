@@ -28,7 +28,6 @@ from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.capabilities.batches.definitions.schema import Draft
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Action, BatchWork, ChunkResult, FieldType, Judge, OpenChunk, PlannedChunk, Run
-from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import Connection
 
 COMPILED_MAX = 256
@@ -38,8 +37,8 @@ COMPILED_MAX = 256
 class CampaignWork:
     """Implements :class:`tickwright.ports.batches.BatchWork`."""
 
-    def __init__(self, audiences: Audiences, *, probe: Probe = NO_PROBE) -> None:
-        self._audiences, self._probe = audiences, probe
+    def __init__(self, audiences: Audiences) -> None:
+        self._audiences = audiences
 
     def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
         """Cut the audience into ranges of ``chunk_rows`` members."""
@@ -60,7 +59,6 @@ class CampaignWork:
                 actions += piece
         result = reading.result
         result.actions = actions
-        await self._probe.reached("campaigns.chunk_read", execution=chunk.run.execution_id, number=chunk.number)
         async with chunk.complete(result):
             pass
 

@@ -30,7 +30,6 @@ from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.engine.outbox.table import LANES_WALKED, lane_heads
 from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, AlertRule, Finding, summary_of
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE, Connection
 from tickwright.store.queries import load
 
@@ -130,10 +129,8 @@ class Alerting(LeasedService):
         *,
         rules: Sequence[AlertRule],
         every: timedelta = EVERY,
-        lease_terms: LeaseTerms = TERMS,
-        probe: Probe = NO_PROBE,
     ) -> None:
-        super().__init__("alerting", leases, LEASE, self._rounds, terms=lease_terms, kept=False, probe=probe)
+        super().__init__("alerting", leases, LEASE, self._rounds, terms=TERMS, kept=False)
         self._every = every
         self._rules: dict[str, list[AlertRule]] = defaultdict(list)
         for rule in rules:
@@ -149,7 +146,6 @@ class Alerting(LeasedService):
             except UNAVAILABLE as error:
                 _log.warning("alerts.round_failed", error=repr(error))
             self.tick()
-            await self._probe.reached("alerts.evaluated")
             await self.rest(self._every.total_seconds())
 
     async def round(self, lease: Lease) -> None:

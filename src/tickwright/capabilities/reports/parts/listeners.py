@@ -106,10 +106,10 @@ PART_BYTES_MAX = 16 * 1024**3
 
 
 class PartFetcher:
-    """Fetches parts of at most ``bytes_max`` into files, by functions of the program or sources of the TOML file."""
+    """Fetches parts into files, by functions of the program or sources of the TOML file."""
 
-    def __init__(self, functions: ListenerRegistry, sources: Sources, *, bytes_max: int = PART_BYTES_MAX) -> None:
-        self._functions, self._sources, self._bytes_max = functions, sources, bytes_max
+    def __init__(self, functions: ListenerRegistry, sources: Sources) -> None:
+        self._functions, self._sources = functions, sources
 
     def names(self) -> list[str]:
         """Return what this process serves, by the ledger's names."""
@@ -150,7 +150,7 @@ class PartFetcher:
         declared: Mapping[str, str],
         progress: Callable[[int], None],
     ) -> PartFacts:
-        return await write_part(rows, path, declared=declared, progress=progress, bytes_max=self._bytes_max)
+        return await write_part(rows, path, declared=declared, progress=progress, bytes_max=PART_BYTES_MAX)
 
     def _request(self, claim: Claim, function: DeclaredListener) -> ReportRequest:
         listener = claim.listener
