@@ -6,7 +6,6 @@ no connection. Consumers lease messages with a fence and a limit of deliveries.
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import asyncpg
 import structlog
 from asyncpg.pool import PoolConnectionProxy
 
-from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.errors import Rejected, Unavailable, storable
 from tickwright.domain.targets import PostgresTarget, parse_target
 from tickwright.engine.service import LoopService
 from tickwright.observe.metrics import Sample
@@ -35,7 +34,6 @@ _CLOSED = Refused("broker_closed", "This broker was closed; nothing was stored."
 _UNAVAILABLE = Refused("database_unavailable", "No connection to the database; nothing was stored.")
 _LOST = Unknown("connection_lost", "The connection broke during the insert; it may have been stored.")
 _LATE = Unknown("timeout", "No answer to the insert within the timeout; it may have been stored.")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _IN_DOUBT = ("08", "57")  # connection failures and shutdowns: the insert may have committed
 
 _Row = tuple[str, str, str | None, str, str, bytes]
@@ -149,7 +147,7 @@ def _row(message: Message) -> _Row:
         raise Rejected("invalid_message", text)
     headers = json.dumps(dict(message.headers), ensure_ascii=False)
     for text in (message.id, message.key or "", headers, message.content_type):
-        if "\x00" in text or "\\u0000" in text or (not text.isascii() and _SURROGATE.search(text)):
+        if "\\u0000" in text or storable(text) != text:
             raise Rejected("unsupported_character", "PostgreSQL stores neither NUL nor lone surrogates.")
     return topic, message.id, message.key, headers, message.content_type, bytes(message.body)
 

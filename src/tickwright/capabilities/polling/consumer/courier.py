@@ -1,14 +1,13 @@
 """Couriers: the function that calls a partner, from a poll to an answer, and the registry of a program's couriers."""
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, TypeAlias
 
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, storable
 from tickwright.partners import Failed, Throttled
 
 STATUS_CHARS_MAX = 100
@@ -16,7 +15,6 @@ EVENTS_MAX = 100
 EVENT_TEXT_CHARS_MAX = 500
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
-_UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class Answer:
         if self.status is not None and not 0 < len(self.status) <= STATUS_CHARS_MAX:
             raise _invalid(f"status: 1 to {STATUS_CHARS_MAX} characters")
         for text in (self.status or "", *(event.text for event in self.events)):
-            if _UNWRITABLE.search(text):
+            if storable(text) != text:
                 raise _invalid("PostgreSQL cannot store a text with NUL or half a character in it")
         if any(len(event.text) > EVENT_TEXT_CHARS_MAX for event in self.events):
             raise _invalid(f"events: a text has at most {EVENT_TEXT_CHARS_MAX} characters")

@@ -15,13 +15,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from tickwright.capabilities.reports.plan import Format, Parameter
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, storable
 from tickwright.domain.strict_json import DEPTH_MAX, INT64_MAX, INT64_MIN, shown
 
 CONDITIONS_BYTES_MAX = 16_384
 PROBLEMS_MAX = 100
 NAME_CHARS_MAX = 60
-_UNKEPT = re.compile("[\0\ud800-\udfff]")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 Read = Callable[[Any], Any]
@@ -154,7 +153,7 @@ def _object(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
 def _text(text: Any) -> str:
     if not isinstance(text, str):
         raise _bad("a name is a text")
-    if _UNKEPT.search(text):
+    if storable(text) != text:
         raise _bad("\\u0000 and lone surrogates cannot be kept")
     return unicodedata.normalize("NFC", text)
 
