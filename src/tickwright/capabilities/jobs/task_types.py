@@ -1,6 +1,5 @@
 """Task types: their schema in the TOML file and in ``@app.job``, and their rows."""
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ from tickwright.capabilities.jobs.admin.views import SecretView, StoredTaskType,
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.requests import TaskTypeChange, TaskTypeRequest
 from tickwright.domain.errors import Rejected
+from tickwright.domain.field_readers import Reader, bad, flag, read_fields, whole
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.signatures import OVERLAP_DEFAULT, SECRET_BYTES, check_overlap, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
@@ -30,10 +30,6 @@ RETRY_CAP_MAX = timedelta(days=7)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
 
 
-def _bad(remedy: str) -> Rejected:
-    return Rejected("invalid_value", remedy)
-
-
 def read_task_type(name: str, table: Any, problems: list[str], *, where: str) -> TaskType:
     """Return the type that a table or a set of keyword arguments describes; add every mistake to ``problems``."""
     if not _NAME.fullmatch(name):
@@ -43,18 +39,9 @@ def read_task_type(name: str, table: Any, problems: list[str], *, where: str) ->
         return TaskType(name, "")
     if "target" not in table:
         problems.append(f"{where}.target: missing; such as https://… or python:{name}")
-    values = {}
-    for key, value in table.items():
-        if key in _READERS:
-            field, read = _READERS[key]
-            try:
-                values[field] = read(value)
-            except Rejected as error:
-                problems.append(f"{where}.{key}: {error.message}")
-        else:
-            near = difflib.get_close_matches(key, _READERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(_READERS)}"
-            problems.append(f"{where}.{key}: unknown key; {hint}")
+    values = read_fields(table, _READERS, problems, where=where)
+    if "rate" in values:
+        values["rate_per_s"] = values.pop("rate")
     return TaskType(name, values.pop("target", ""), **values)
 
 
@@ -63,9 +50,9 @@ def read_duration(value: Any) -> timedelta:
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _bad('write a duration with its unit, such as "30s"')
+        raise bad('write a duration with its unit, such as "30s"')
     if not isinstance(value, str):
-        raise _bad(f'{value} has no unit; write "{value}s" for seconds')
+        raise bad(f'{value} has no unit; write "{value}s" for seconds')
     return parse_duration(value)
 
 
@@ -78,16 +65,16 @@ def read_retry(value: Any) -> RetryPolicy:
     """Return a policy from ``{ base = "1s", factor = 2, cap = "1h" }``, each part optional."""
     policy = value if isinstance(value, RetryPolicy) else _policy_of(value)
     if policy.base > policy.cap:
-        raise _bad(f"base, {format_duration(policy.base)}, is above cap, {format_duration(policy.cap)}")
+        raise bad(f"base, {format_duration(policy.base)}, is above cap, {format_duration(policy.cap)}")
     return policy
 
 
 def _policy_of(value: Any) -> RetryPolicy:
     if not isinstance(value, Mapping):
-        raise _bad('write { base = "1s", factor = 2, cap = "1h" }')
+        raise bad('write { base = "1s", factor = 2, cap = "1h" }')
     strange = sorted(set(value) - {"base", "factor", "cap"})
     if strange:
-        raise _bad(f"unknown part {strange[0]!r}; allowed: base, factor, cap")
+        raise bad(f"unknown part {strange[0]!r}; allowed: base, factor, cap")
     default = RetryPolicy()
     return RetryPolicy(
         _within("base", read_duration(value.get("base", default.base)), timedelta(), RETRY_BASE_MAX),
@@ -98,13 +85,13 @@ def _policy_of(value: Any) -> RetryPolicy:
 
 def _within(what: str, value: timedelta, low: timedelta, high: timedelta) -> timedelta:
     if not low <= value <= high:
-        raise _bad(f"{what} is between {low} and {high}")
+        raise bad(f"{what} is between {low} and {high}")
     return value
 
 
 def _number(what: str, value: Any, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise _bad(f"{what} is a number from {low} to {high}")
+        raise bad(f"{what} is a number from {low} to {high}")
     return float(value)
 
 
@@ -114,7 +101,7 @@ def _read_timeout(value: Any) -> timedelta:
 
 def _read_target(value: Any) -> str:
     if not isinstance(value, str):
-        raise _bad("write a destination, such as https://… or python:NAME")
+        raise bad("write a destination, such as https://… or python:NAME")
     parse_target(value)
     return value
 
@@ -123,34 +110,19 @@ def _read_statuses(value: Any) -> frozenset[int]:
     if not isinstance(value, list | tuple | set | frozenset) or not all(
         isinstance(status, int) and 300 <= status <= 599 for status in value
     ):
-        raise _bad("write a list of HTTP statuses from 300 to 599, such as [401, 403]")
+        raise bad("write a list of HTTP statuses from 300 to 599, such as [401, 403]")
     return frozenset(value)
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise _bad(f"a whole number from {low} to {high}")
-        return value
-
-    return read
-
-
-def _read_flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _bad("true or false")
-    return value
-
-
-_READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "target": ("target", _read_target),
-    "timeout": ("timeout", _read_timeout),
-    "max_attempts": ("max_attempts", _whole(1, 1000)),
-    "retry": ("retry", read_retry),
-    "final_statuses": ("final_statuses", _read_statuses),
-    "concurrency": ("concurrency", _whole(1, 100_000)),
-    "rate": ("rate_per_s", _read_rate),
-    "keep_history": ("keep_history", _read_flag),
+_READERS: Mapping[str, Reader] = {
+    "target": _read_target,
+    "timeout": _read_timeout,
+    "max_attempts": whole(1, 1000),
+    "retry": read_retry,
+    "final_statuses": _read_statuses,
+    "concurrency": whole(1, 100_000),
+    "rate": _read_rate,
+    "keep_history": flag,
 }
 
 
