@@ -13,7 +13,15 @@ PROMISES_MIN = 300
 _HEAD = "| promise | mechanism | test | mutant |"
 WITHOUT_TEST = {"a request under way hears of its client's end, also where others wait behind it"}
 """Promises whose mutant alone is a test."""
-ONLY_A_STORM = {"all of it at once: brokers, relays and consumers killed at random"}
+ONLY_A_STORM = {
+    "all of it at once: brokers, relays and consumers killed at random",
+    "a release and the one before it work side by side on the new schema, in both orders and under load: nothing is lost, "
+    "and a deploy costs no attempt",
+    "every role goes on by itself behind a full disk, a crash and latency of 100 ms each way, and each effect is there once",
+    "a promoted synchronous standby has every acknowledged job and message, and every role goes on there",
+    "after the promotion of an asynchronous standby no id and no fence of the lost timeline is given out again, "
+    "`possible_data_loss` fires, and every role goes on",
+}
 """Promises about everything together; each part has promises and tests of its own."""
 _MUTANT = re.compile(r'"(?:… )?([^"]+)"')
 _NAME = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")

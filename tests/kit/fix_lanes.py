@@ -1,9 +1,9 @@
 """The lanes of the tests: each test is marked by the servers that it uses, and ``units`` use none.
 
 ``mutant`` marks what is below a folder ``mutants``, but for the same checks of the product as it is, and every test
-whose name says so (``test_the_mutant_…``, ``test_the_suite_notices_…``). ``storm`` is written in the module: minutes of
-load or of kills, a slow disk, a matrix of versions; the dark theme counts as one. ``make test`` leaves both out,
-``make test-full`` runs them.
+whose name says so (``test_the_mutant_…``, ``test_a_mutant_…``, ``test_the_suite_notices_…``). ``storm`` is written in
+the module: minutes of load or of kills, a slow disk, a failover, a matrix of versions. The dark theme counts as one,
+and so do the tests of the benches and of this kit. ``make test`` leaves both out, ``make test-full`` runs them.
 
 What a module leaves to the collector is collected when the module ends. The collector runs whenever it likes. Where it
 runs inside of the parser (a library reads the source of a test), and what it collects prints a traceback, which parses
@@ -17,10 +17,12 @@ escaped: a lone surrogate in a worker's report would end the whole run.
 import gc
 import re
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+TESTS = Path(__file__).parents[1]
 SERVERS = {
     "kafka": {"kafka_server", "kafka_of_my_own", "kafka_cluster"},
     "rabbit": {"rabbit_server", "mortal_rabbit"},
@@ -30,9 +32,11 @@ SERVERS = {
 }
 """Fixtures that start a server, by the marker of their tests."""
 
-_MUTANT = re.compile(r"test_the_(mutants?|suite_notices)_")
+_MUTANT = re.compile(r"test_(the|a)_(mutants?|suite_notices)_")
 _PRODUCT_AS_IT_IS = re.compile(r"test_(the_promise|every_check)_holds")
 
+_NOT_THE_PRODUCT = {"bench", "kit"}
+"""Rooms of the tests whose subject is no promise of the product."""
 SERVERLESS = {"units", "domain", "arch", "rest"}
 """Folders of ``make quick``: a test in one of them starts no server."""
 
@@ -46,7 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _markers(item: pytest.Item) -> Iterator[str]:
     fixtures = {*getattr(item, "fixturenames", ())}
-    folders = {*item.path.parts}
+    path = item.path.relative_to(TESTS) if item.path.is_relative_to(TESTS) else item.path
+    folders = {*path.parts}
     used = fixtures & set().union(*SERVERS.values())
     if used and folders & SERVERLESS:
         raise pytest.UsageError(
@@ -55,7 +60,7 @@ def _markers(item: pytest.Item) -> Iterator[str]:
     yield from (marker for marker, servers in SERVERS.items() if marker and servers & fixtures)
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     kind = parameters.get("side_kind")
-    if parameters.get("scheme") == "dark":
+    if parameters.get("scheme") == "dark" or path.parts[0] in _NOT_THE_PRODUCT:
         yield "storm"
     if kind in {"kafka", "rabbitmq"}:
         yield kind.removesuffix("mq")

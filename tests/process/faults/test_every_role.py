@@ -17,6 +17,8 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.store.pool import Pool, open_pool
 
+pytestmark = pytest.mark.storm
+
 REFUSALS = 40
 NO_SPACE = "No space left on device"
 FAR_S = 0.1

@@ -13,6 +13,8 @@ from kit.fleets import DECLARED, DOERS, MAKERS, SETTINGS, TESTS, Fleet, Load, al
 from kit.waiting import eventually_async
 from tickwright.store.pool import open_pool
 
+pytestmark = pytest.mark.storm
+
 BEFORE = TESTS / "releases" / "schema-0011.tar.xz"
 """The package of the release before, without the files of its page; its newest migration is 0011.
 

@@ -23,6 +23,8 @@ from tickwright.engine.leases import Leases
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import CONNECT_TIMEOUT_S, UNAVAILABLE, Pool, connect, open_pool
 
+pytestmark = pytest.mark.storm
+
 ROLES = ("worker", "scheduler", "relay", "fanout-consumer", "report-listener", "campaign-consumer", "poll-consumer")
 PROGRAM = Path(__file__).parents[2] / "kit" / "failover_program.py"
 _OPEN = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
