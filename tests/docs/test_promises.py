@@ -15,14 +15,12 @@ WITHOUT_TEST = {"a request under way hears of its client's end, also where other
 """Promises whose mutant alone is a test."""
 ONLY_A_STORM = {
     "all of it at once: brokers, relays and consumers killed at random",
-    "a release and the one before it work side by side on the new schema, in both orders and under load: nothing is lost, "
-    "and a deploy costs no attempt",
-    "every role goes on by itself behind a full disk, a crash and latency of 100 ms each way, and each effect is there once",
-    "a promoted synchronous standby has every acknowledged job and message, and every role goes on there",
-    "after the promotion of an asynchronous standby no id and no fence of the lost timeline is given out again, "
-    "`possible_data_loss` fires, and every role goes on",
+    "a release and the one before it work side by side",
+    "every role goes on by itself behind a full disk, a crash and latency",
+    "a promoted synchronous standby has every acknowledged job",
+    "after the promotion of an asynchronous standby no id and no fence",
 }
-"""Promises about everything together; each part has promises and tests of its own."""
+"""Beginnings of promises about everything together, a failover or two versions; the parts have tests of their own."""
 _MUTANT = re.compile(r'"(?:… )?([^"]+)"')
 _NAME = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
@@ -88,7 +86,7 @@ def test_no_promise_is_kept_by_the_full_lane_alone() -> None:
         tests = _NAME.findall(row.tests)
         if tests and all(_is_storm(file) or ("/mutants/" in file and "_holds" not in test) for file, test in tests):
             alone.append(row.promise)
-    assert set(alone) <= ONLY_A_STORM
+    assert [promise for promise in alone if not promise.startswith(tuple(ONLY_A_STORM))] == []
 
 
 def _test_names(cell: str) -> list[str]:
