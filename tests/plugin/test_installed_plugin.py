@@ -223,12 +223,22 @@ def test_a_mistake_in_its_table_is_reported_with_those_of_the_others(environment
     assert "modules.x" in said.stderr
 
 
-def test_what_is_no_plugin_stops_the_start(environment: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("package", "why"),
+    [
+        ("PLUGIN = 'hello'", "is not a tickwright.plugin.Plugin"),
+        ("import missing_of_greetings", "missing_of_greetings"),
+        (PACKAGE.replace('{"greetings": "greetings_cli"}', '{"jobs": "greetings_cli"}'), "have the command 'jobs'"),
+    ],
+)
+def test_a_broken_package_stops_the_start(environment: dict[str, str], tmp_path: Path, package: str, why: str) -> None:
     """A process without a capability that its operator installed would leave its work undone."""
-    (tmp_path / "greetings.py").write_text("PLUGIN = 'hello'")
+    (tmp_path / "greetings.py").write_text(package)
     said = run(environment, "-m", "tickwright", "--version")
-    assert said.returncode != 0
-    assert "invalid_plugin" in said.stderr or "is not a tickwright.plugin.Plugin" in said.stderr
+    assert said.returncode == 2
+    assert said.stderr.startswith("tickwright: ")
+    assert why in said.stderr
+    assert "(invalid_plugin)" in said.stderr
 
 
 def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,16 @@
 
 import sys
 
+from tickwright.domain.errors import TickwrightError
+
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    from tickwright.cli.program import run
+    try:
+        from tickwright.cli.program import run
+    except TickwrightError as error:  # an installed plugin is broken, and the commands are those of plugins
+        from tickwright.cli.kit.output import show_error
 
+        show_error(error, as_json="--json" in sys.argv)
+        sys.exit(2)
     sys.exit(run(sys.argv[1:]))

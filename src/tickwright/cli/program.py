@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated
@@ -9,12 +10,13 @@ from typing import Annotated
 import typer
 from typer._click.exceptions import NoArgsIsHelpError
 from typer.exceptions import TyperException
+from typer.main import get_command_name
 
 from tickwright import __version__
 from tickwright.cli import run as running
 from tickwright.cli.commands import admin, machinery
 from tickwright.cli.kit.output import close_quietly, show_error, write
-from tickwright.domain.errors import TickwrightError
+from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.observe.logs import configure_logging
 from tickwright.process.plugins import PLUGINS
 
@@ -35,6 +37,7 @@ WRONG_USE = frozenset(
         "file_unwritable",
         "invalid_config",
         "invalid_password",
+        "invalid_plugin",
         "invalid_role",
         "invalid_settings",
         "kafka_replication_unsafe",
@@ -63,6 +66,14 @@ for plugin in PLUGINS:
         app.add_typer(import_module(module).app, name=command)
 admin.add_to(app)
 machinery.add_to(app)
+for name, times in Counter(
+    [
+        *(one.name or get_command_name(one.callback.__name__) for one in app.registered_commands if one.callback),
+        *(group.name for group in app.registered_groups),
+    ]
+).items():
+    if times > 1:
+        raise Rejected("invalid_plugin", f"two plugins, or a plugin and the product, have the command {name!r}")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -29,4 +29,4 @@ class Isolation:
         except Exception as error:  # noqa: BLE001  a part can raise anything
             if (name, type(error)) not in self._logged:
                 self._logged.add((name, type(error)))
-                self._log.exception(self._event, part=name, error=repr(error)[:300])
+                self._log.error(self._event, part=name, error=repr(error)[:300])

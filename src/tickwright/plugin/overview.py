@@ -1,12 +1,12 @@
 """What a plugin adds to the overview and to the metrics from the database, and the rates of a whole installation.
 
-The overview is one snapshot a second while it is in use (``capabilities/operations/overview``). For each snapshot all
-``fast`` readings of all parts are read, and the next two of the others; then each part shows its figures. Every count
-stops at :data:`COUNT_MAX`, and every statement may take :data:`ANSWER_S`.
+The overview is one snapshot a second while it is in use (``capabilities/operations/snapshots.py``). For each snapshot
+all ``fast`` readings of all parts are read, and the next two of the others; then each part shows its figures. Every
+count stops at :data:`COUNT_MAX`, and every statement may take :data:`ANSWER_S`.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from inspect import cleandoc
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_origin
 import msgspec
 
 from tickwright.domain.errors import Rejected
+from tickwright.observe.isolation import Isolation
 from tickwright.observe.metrics import Sample
 from tickwright.store.pool import Connection
 
@@ -68,6 +69,11 @@ class OverviewPart:
     series: ClassVar[Mapping[str, Any]] = {}
     lists: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def name(self) -> str:
+        """Its name in the log."""
+        return type(self).__name__
+
     def fast(self) -> Mapping[str, FastReading]:
         """Return what changes every second, by name."""
         return {}
@@ -81,7 +87,7 @@ class OverviewPart:
         return Shown()
 
     async def gauges(self, connection: Connection) -> Sequence[Sample]:
-        """Return metrics from the database, for a scrape; those of all parts are read in one transaction."""
+        """Return metrics from the database, for a scrape; those of all parts are read on one connection."""
         return ()
 
     def lines(self, view: "OverviewBase") -> Sequence[str]:
@@ -138,13 +144,15 @@ class OverviewParts:
         counters: The counters of a process that rates use.
 
     Raises:
-        Rejected: ``invalid_plugin``: two parts use one name. Permanent.
+        Rejected: ``invalid_plugin``: two parts use one name, or a part a name of the overview itself. Permanent.
     """
 
     def __init__(self, parts: Iterable[OverviewPart]) -> None:
         self._parts = list(parts)
-        self.fast = self._joined(lambda part: part.fast())
-        self.readings = self._joined(lambda part: part.readings())
+        self._isolation = Isolation("overview.part_failed")
+        self._shown: dict[str, Shown] = {}
+        self.fast = self._joined(lambda part: part.fast(), {"moment"})
+        self.readings = self._joined(lambda part: part.readings(), {"moment", *self.fast})
         self.counters = msgspec.defstruct(
             "Counters",
             [
@@ -157,7 +165,7 @@ class OverviewParts:
             """The main figures of the last fifteen minutes, a point every five seconds, oldest first.
 
             All lists are as long as ``at``. While the overview is not in use there are no points.""",
-            {"at": datetime} | self._joined(lambda part: part.series),
+            {"at": datetime} | self._joined(lambda part: part.series, {"at"}),
             lambda kind: list[kind],  # type: ignore[valid-type]
         )
         self.dead_letters = _struct(
@@ -166,7 +174,10 @@ class OverviewParts:
             self._joined(lambda part: part.dead_letters),
         )
         lists = " ".join(sorted(["dead_letters", *(name for part in self._parts for name in part.lists)]))
-        fields = {**self._joined(lambda part: part.fields), "dead_letters": self.dead_letters}
+        self._fields = self._joined(
+            lambda part: part.fields, {*OverviewBase.__struct_fields__, "dead_letters", "series"}
+        )
+        fields = {**self._fields, "dead_letters": self.dead_letters}
         self.view: Any = msgspec.defstruct(
             "OverviewView",
             [*fields.items(), ("series", self.series | None, None)],
@@ -185,24 +196,40 @@ class OverviewParts:
         return found
 
     def show(self, read: Mapping[str, Any], rates: "Rates") -> Shown:
-        """Return what all parts show."""
-        shown = [part.show(read, rates) for part in self._parts]
-        dead_letters = {name: count for one in shown for name, count in one.dead_letters.items()}
+        """Return what all parts show. A part that fails keeps what it showed last, and is ``None`` until then."""
+        for part in self._parts:
+            with self._isolation.part(part.name):
+                self._shown[part.name] = _checked(part, part.show(read, rates))
+        shown = list(self._shown.values())
+        dead_letters: dict[str, int | None] = dict.fromkeys(self.dead_letters.__struct_fields__)
+        dead_letters |= {name: count for one in shown for name, count in one.dead_letters.items()}
         dead = self.dead_letters(**dead_letters)
+        fields = dict.fromkeys(self._fields) | {name: value for one in shown for name, value in one.fields.items()}
         return Shown(
-            {**{name: value for one in shown for name, value in one.fields.items()}, "dead_letters": dead},
+            {**fields, "dead_letters": dead},
             {**{name: mark for one in shown for name, mark in one.lists.items()}, "dead_letters": dead},
             dead_letters,
             {name: point for one in shown for name, point in one.points.items()},
         )
 
-    def _joined(self, of: Callable[[OverviewPart], Mapping[str, Any]]) -> dict[str, Any]:
+    def _joined(self, of: Callable[[OverviewPart], Mapping[str, Any]], taken: Collection[str] = ()) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for part in self._parts:
-            if twice := found.keys() & of(part).keys():
+            own = of(part)
+            if twice := own.keys() & {*found, *taken}:
                 raise Rejected("invalid_plugin", f"two parts of the overview use the name {min(twice)!r}")
-            found |= of(part)
+            found |= own
         return found
+
+
+def _checked(part: OverviewPart, shown: Shown) -> Shown:
+    """Return what a part shows, after a check that it is what it declares and can be encoded."""
+    pairs = ((shown.fields, part.fields), (shown.dead_letters, part.dead_letters), (shown.points, part.series))
+    for found, declared in pairs:
+        if strange := found.keys() ^ declared.keys():
+            raise ValueError(f"{min(strange)!r} is shown and not declared, or declared and not shown")
+    msgspec.json.encode((shown.fields, shown.dead_letters, shown.points))
+    return shown
 
 
 def _struct(name: str, doc: str, fields: Mapping[str, Any], of: Callable[[Any], Any] = lambda kind: kind) -> Any:

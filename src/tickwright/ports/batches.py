@@ -1,7 +1,6 @@
 """Kinds of batch for executions: a plan in chunks, the work on a chunk, its result, and the audience that it reads.
 
-``capabilities.batches`` has claims, fences, checkpoints and release, the same for every kind. A kind of batch
-implements :class:`BatchWork`.
+Claims, fences, checkpoints and release are the same for every kind. A kind of batch implements :class:`BatchWork`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

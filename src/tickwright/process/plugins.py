@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from tickwright.domain.errors import Rejected
 from tickwright.plugin import Plugin
@@ -32,7 +32,8 @@ def load_plugins() -> tuple[Plugin, ...]:
     """Return the plugins of the product and of installed packages.
 
     Raises:
-        Rejected: ``invalid_plugin``: an installed package has no plugin at its entry point, or its name is taken.
+        Rejected: ``invalid_plugin``: an installed package cannot be imported, has no plugin at its entry point, or its
+            name is taken.
             Permanent until the package is repaired or removed.
     """
     found: dict[str, Plugin] = {}
@@ -49,7 +50,14 @@ def _plugins() -> Iterator[tuple[str, object]]:
     for room in BUILT_IN:
         yield room, import_module(f"tickwright.{room}.plugin").PLUGIN
     for point in entry_points(group=ENTRY_POINT):
-        yield f"{ENTRY_POINT}: {point.name} = {point.value}", point.load()
+        yield f"{ENTRY_POINT}: {point.name} = {point.value}", _loaded(point)
+
+
+def _loaded(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except Exception as error:
+        raise Rejected("invalid_plugin", f"{ENTRY_POINT}: {point.name} = {point.value} fails: {error!r}") from error
 
 
 PLUGINS = load_plugins()

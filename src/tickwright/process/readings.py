@@ -2,7 +2,7 @@
 
 The readings are those of the parts of the overview, each with bounded counts. They run only for a scrape, at most once
 every two seconds. If the database does not answer within a second, the page shows the last values and
-``tickwright_readings_ok 0``.
+``tickwright_readings_ok 0``. Where the code of one part fails, that part keeps its last values.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from tickwright.observe.isolation import Isolation
 from tickwright.observe.metrics import Sample, Source
 from tickwright.plugin.overview import ANSWER_S, OverviewParts
 from tickwright.ports.ids import monotonic
@@ -27,7 +28,8 @@ class DatabaseReadings:
 
     def __init__(self, pool: Pool, parts: OverviewParts) -> None:
         self._pool, self._parts = pool, parts
-        self._samples: list[Sample] = []
+        self._samples: dict[str, list[Sample]] = {}
+        self._isolation = Isolation("metrics.part_failed", UNAVAILABLE)
         self._fresh = False
         self._asked_s = float("-inf")
         self._asking: asyncio.Task[None] | None = None
@@ -35,7 +37,8 @@ class DatabaseReadings:
     def __call__(self) -> Sequence[Sample]:
         """Return the last values."""
         full = Sample("tickwright_database_full", float(DiskFull.is_recent()))
-        return [*self._samples, Sample("tickwright_readings_ok", float(self._fresh)), full]
+        found = [sample for samples in self._samples.values() for sample in samples]
+        return [*found, Sample("tickwright_readings_ok", float(self._fresh)), full]
 
     async def refresh(self) -> None:
         """Query the database, unless that is recent or in progress; returns within about a second."""
@@ -49,15 +52,14 @@ class DatabaseReadings:
 
     async def _ask(self) -> None:
         try:
-            async with self._pool.acquire() as connection, connection.transaction():
-                self._samples = [sample for part in self._parts for sample in await part.gauges(connection)]
+            async with self._pool.acquire() as connection:
+                for part in self._parts:
+                    with self._isolation.part(part.name):
+                        self._samples[part.name] = list(await part.gauges(connection))
             self._fresh, self._asked_s = True, monotonic()
-        except UNAVAILABLE as error:
+        except Exception as error:  # noqa: BLE001  nothing awaits this task
             self._fresh = False
             _log.warning("metrics.database_unavailable", error=repr(error))
-        except Exception:
-            self._fresh = False
-            raise
 
 
 def session_source(session: Session) -> Source:

@@ -25,6 +25,7 @@ import structlog
 from tickwright.capabilities.operations.overview import Moment, read_moment
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.service import LoopService
+from tickwright.observe.isolation import Isolation
 from tickwright.plugin.overview import ANSWER_S, OverviewBase, OverviewParts, Rates
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe
@@ -135,6 +136,7 @@ class Snapshots(LoopService):
         self._read_last: dict[str, Any] = {}
         self._next_readings = cycle(overview.readings)
         self._counters = msgspec.json.Decoder(overview.counters | None)
+        self._isolation = Isolation("overview.reading_failed", UNAVAILABLE)
         self._recount = cycle(range(RECOUNT_EVERY))
         self._seen_at = LONG_AGO
         self._view: OverviewBase | None = None
@@ -164,7 +166,7 @@ class Snapshots(LoopService):
         if self._view is None:
             raise Unavailable("database_unavailable", "the database does not answer; try again")
         names = self._overview.series.__struct_fields__
-        series = self._overview.series(**{name: [point[name] for point in self._points] for name in names})
+        series = self._overview.series(**{name: [point.get(name) for point in self._points] for name in names})
         return msgspec.structs.replace(self._view, series=series)
 
     @contextmanager
@@ -270,10 +272,16 @@ class Snapshots(LoopService):
             before = self._read_last if next(self._recount) else {}
             keys, sessions = self._asked_keys, self._asked_sessions
             moment = await read_moment(connection, after=self._seen_at, keys=keys, sessions=sessions)
-            fast = {name: await read(connection, before.get(name)) for name, read in self._overview.fast.items()}
+            found: dict[str, Any] = {"moment": moment}
+            for name, read in self._overview.fast.items():
+                with self._isolation.part(name):
+                    found[name] = await read(connection, before.get(name))
             readings = self._overview.readings
             names = readings if not self._read_last else [next(self._next_readings) for _ in range(SLOW_PER_REFRESH)]
-            return {"moment": moment, **fast, **{name: await readings[name](connection) for name in names}}
+            for name in names:
+                with self._isolation.part(name):
+                    found[name] = await readings[name](connection)
+            return found
 
     def _take(self, read: dict[str, Any]) -> None:
         self._read_last |= read
