@@ -39,11 +39,11 @@ async def test_a_partner_that_cannot_be_decided_on_stops_no_other(
     """An error in the decision on one row leaves that row as it is; the others are decided on beside it."""
     decide, broken = model.decide, set[int]()
 
-    def decide_or_raise(shared: Any, report: Any, settings: Any, standing: Any) -> Any:
+    def decide_or_raise(shared: Any, report: Any, settings: Any, context: Any) -> Any:
         if settings.concurrency == 7:
-            broken.add(standing.mine)
+            broken.add(context.session)
             raise ValueError("cannot convert float NaN to integer")
-        return decide(shared, report, settings, standing)
+        return decide(shared, report, settings, context)
 
     monkeypatch.setattr(model, "decide", decide_or_raise)
     async with running_contract(database_url) as side:
