@@ -70,6 +70,13 @@ def test_what_a_part_showed_last_stays() -> None:
     assert [entry["part"] for entry in logs] == ["Strange", "Bad"], "once, not every second"
 
 
+def test_parts_of_two_plugins_may_be_classes_of_one_name() -> None:
+    """Each shows its own figures."""
+    namesake = type("Good", (Good,), {"fields": {"other": int}, "show": lambda *_: Shown({"other": 2})})
+    shown = OverviewParts([Good(), namesake()]).show({}, Rates()).fields
+    assert (shown["good"], shown["other"]) == (1, 2)
+
+
 async def test_the_metrics_of_the_others_are_read(database_url: str) -> None:
     """A statement that fails ends neither the page nor the part's last values."""
     pool = await open_pool(database_url)

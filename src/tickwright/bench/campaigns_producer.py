@@ -21,7 +21,7 @@ SQL = load("tickwright.bench.sql", "campaigns.sql")
 
 
 class NoLease:
-    """A :class:`tickwright.ports.session.HeldLease` that nobody gave: only the rows stand between two of them."""
+    """A :class:`tickwright.ports.session.HeldLease` without a lease: only the rows keep two of them apart."""
 
     fence = 0
 

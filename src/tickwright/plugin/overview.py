@@ -150,7 +150,7 @@ class OverviewParts:
     def __init__(self, parts: Iterable[OverviewPart]) -> None:
         self._parts = list(parts)
         self._isolation = Isolation("overview.part_failed")
-        self._shown: dict[str, Shown] = {}
+        self._shown: dict[OverviewPart, Shown] = {}
         self.fast = self._joined(lambda part: part.fast(), {"moment"})
         self.readings = self._joined(lambda part: part.readings(), {"moment", *self.fast})
         self.counters = msgspec.defstruct(
@@ -199,7 +199,7 @@ class OverviewParts:
         """Return what all parts show. A part that fails keeps what it showed last, and is ``None`` until then."""
         for part in self._parts:
             with self._isolation.part(part.name):
-                self._shown[part.name] = _checked(part, part.show(read, rates))
+                self._shown[part] = _checked(part, part.show(read, rates))
         shown = list(self._shown.values())
         dead_letters: dict[str, int | None] = dict.fromkeys(self.dead_letters.__struct_fields__)
         dead_letters |= {name: count for one in shown for name, count in one.dead_letters.items()}

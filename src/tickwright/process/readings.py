@@ -12,7 +12,7 @@ import structlog
 
 from tickwright.observe.isolation import Isolation
 from tickwright.observe.metrics import Sample, Source
-from tickwright.plugin.overview import ANSWER_S, OverviewParts
+from tickwright.plugin.overview import ANSWER_S, OverviewPart, OverviewParts
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
 from tickwright.process.supervisor import ServiceState
@@ -28,7 +28,7 @@ class DatabaseReadings:
 
     def __init__(self, pool: Pool, parts: OverviewParts) -> None:
         self._pool, self._parts = pool, parts
-        self._samples: dict[str, list[Sample]] = {}
+        self._samples: dict[OverviewPart, list[Sample]] = {}
         self._isolation = Isolation("metrics.part_failed", UNAVAILABLE)
         self._fresh = False
         self._asked_s = float("-inf")
@@ -55,7 +55,7 @@ class DatabaseReadings:
             async with self._pool.acquire() as connection:
                 for part in self._parts:
                     with self._isolation.part(part.name):
-                        self._samples[part.name] = list(await part.gauges(connection))
+                        self._samples[part] = list(await part.gauges(connection))
             self._fresh, self._asked_s = True, monotonic()
         except Exception as error:  # noqa: BLE001  nothing awaits this task
             self._fresh = False
