@@ -26,9 +26,9 @@ from kit.cli import tickwright
 from kit.waiting import eventually_async
 from tickwright import Tickwright
 from tickwright.capabilities.fanout.messages import write_task
+from tickwright.capabilities.fanout.windows import Window
+from tickwright.capabilities.jobs.states import TRANSITIONS
 from tickwright.capabilities.reports.handlers import ReportRegistry
-from tickwright.domain.modules import Window
-from tickwright.domain.states import TRANSITIONS
 from tickwright.observe.alerts import OWN_RULES
 from tickwright.process.configfile import load_config
 from tickwright.process.settings import parts
@@ -145,7 +145,7 @@ async def test_the_table_of_rights_is_what_an_app_role_gets(database_url: str) -
 
 
 def test_the_diagram_of_states_is_the_table_of_transitions() -> None:
-    """The page of the jobs capability draws ``domain/states.py``, edge by edge."""
+    """The page of the jobs capability draws ``capabilities/jobs/states.py``, edge by edge."""
     drawn = set(re.findall(r"^ +(\w+) --> (\w+)(?: :|$)", JOBS.read_text(), re.MULTILINE))
     assert drawn == {(str(old), str(new)) for old, news in TRANSITIONS.items() for new in news}
 

@@ -1,12 +1,10 @@
 """Words that are out of use here appear in no text that people read (the terms are in ``docs/glossary.md``).
 
 Read are the pages of ``docs/``, READMEs, helps of the command line, descriptions of OpenAPI, labels of the dashboard,
-names of log events and texts of errors. ``words_today.json`` says how many each room of the source still has: numbers
-that only fall. Pages may have none.
+names of log events and texts of errors.
 """
 
 import ast
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/tickwright"
-TODAY = Path(__file__).with_name("words_today.json")
 
 OUT = {
     "release": ["give back", "gives back", "given back", "gave back", "giving back"],
@@ -119,21 +116,9 @@ def counts() -> dict[str, dict[str, int]]:
     return {place: dict(sorted(words.items())) for place, words in sorted(by_place.items())}
 
 
-def by_room() -> dict[str, int]:
-    """Return how many words are out in each room of the source, and in each page."""
-    rooms: Counter[str] = Counter()
-    for place, words in counts().items():
-        steps = place.split("/")
-        depth = 0 if steps[0] != "src" else 4 if steps[2] == "capabilities" else 3
-        rooms["/".join(steps[:depth]) or place] += sum(words.values())
-    return dict(sorted(rooms.items()))
-
-
-def test_no_room_has_more_words_that_are_out_than_it_had() -> None:
-    """The numbers of ``words_today.json`` only fall; ``python tests/docs/test_words.py`` writes them again."""
-    today: dict[str, int] = json.loads(TODAY.read_text(encoding="utf-8"))
-    more = {room for room, number in by_room().items() if number > today.get(room, 0)}
-    assert {place: words for place, words in counts().items() if any(place.startswith(room) for room in more)} == {}
+def test_no_text_has_a_word_that_is_out() -> None:
+    """A reader meets one term for one thing: that of the glossary."""
+    assert counts() == {}
 
 
 def test_the_glossary_says_what_is_said_instead() -> None:
@@ -156,7 +141,3 @@ def test_the_glossary_says_what_is_said_instead() -> None:
 def test_words_are_found_as_whole_words(text: str, words: list[str]) -> None:
     """Names in code marks, parts of words and compounds are left alone."""
     assert found_in(text) == words
-
-
-if __name__ == "__main__":
-    TODAY.write_text(json.dumps(by_room(), indent=1) + "\n", encoding="utf-8")

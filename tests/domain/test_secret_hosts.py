@@ -10,8 +10,7 @@ import pytest
 from tickwright.capabilities.fanout.entities.schemas import masked_hosts
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
-from tickwright.domain.secret_hosts import Destination, destination_of, destinations_of, parse_hosts
-from tickwright.domain.secrets import resolve_references
+from tickwright.domain.secrets import Destination, destination_of, destinations_of, parse_hosts, resolve_references
 from tickwright.plugin.secrets import SECRET_BYTES_MAX, DeclaredSecrets
 
 ENVIRONMENT = {

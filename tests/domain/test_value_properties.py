@@ -1,4 +1,4 @@
-"""Pure values: the states' graph, durations, leases."""
+"""Pure values: durations, leases."""
 
 from datetime import timedelta
 
@@ -8,20 +8,9 @@ from hypothesis import strategies as st
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms
-from tickwright.domain.states import FINAL, TRANSITIONS, JobStatus
 from tickwright.domain.time_texts import DURATION_MAX, format_duration, parse_duration
 
 MICROSECOND = timedelta(microseconds=1)
-
-
-def test_the_graph_of_states_has_no_dead_end_but_the_final_ones() -> None:
-    """Every state is reached from pending, every job can end, and only an operator's retry leaves a final state."""
-    reached = {JobStatus.PENDING}
-    while new := {after for before in reached for after in TRANSITIONS[before]} - reached:
-        reached |= new
-    assert reached == set(JobStatus) == set(TRANSITIONS)
-    assert {state for state in JobStatus if TRANSITIONS[state] <= {JobStatus.PENDING}} == FINAL
-    assert [state for state in FINAL if TRANSITIONS[state]] == [JobStatus.FAILED]
 
 
 @given(st.integers(0, DURATION_MAX // MICROSECOND))

@@ -26,8 +26,8 @@ from tickwright.capabilities.fanout.handlers import DeclaredModule, EntityTask, 
 from tickwright.capabilities.fanout.messages import NO_KEYS, SIGNATURE, MessageKeys, message_id, read_keys, write_task
 from tickwright.capabilities.fanout.scheduler.publisher import FallbackMarks, LedgerMarks, Publisher, read_parties
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
+from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.leases import LeaseTerms
-from tickwright.domain.modules import Window, window_at
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.partners import PartnerContract

@@ -26,7 +26,7 @@ from tickwright.capabilities.fanout.consumer.consumer import Ack
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import message_id
 from tickwright.capabilities.fanout.scheduler.scheduler import ModuleLoop
-from tickwright.domain.modules import Window
+from tickwright.capabilities.fanout.windows import Window
 from tickwright.store.pool import open_pool
 from tickwright.transports.rabbitmq.topology import fanout_names
 

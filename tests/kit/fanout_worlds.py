@@ -17,7 +17,7 @@ from kit.forks import Child
 from kit.processes import kill_group
 from kit.servers import PostgresServer, RabbitServer, RedisServer
 from kit.waiting import eventually_async
-from tickwright.domain.modules import Window
+from tickwright.capabilities.fanout.windows import Window
 
 DAY_S = 86_400
 KINDS = ("redis", "postgres")

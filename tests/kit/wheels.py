@@ -18,8 +18,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.trackers.events import StatusEvent
 from tickwright.capabilities.polling.wheels import loops
-from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
-from tickwright.domain.spreading import Move
+from tickwright.capabilities.polling.wheels.loops import Corrector, Move, Registrar, Selector
 from tickwright.engine.leases import Lease, Leases
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe

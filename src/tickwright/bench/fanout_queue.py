@@ -13,7 +13,7 @@ import aiormq
 from aiormq.abc import AbstractChannel, DeliveredMessage
 
 from tickwright.capabilities.fanout.messages import SIGNATURE, MessageKeys, write_task
-from tickwright.domain.modules import Window
+from tickwright.capabilities.fanout.windows import Window
 from tickwright.ports.broker import Accepted, Message
 from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.topology import TASK_KEY, QueueNames, fanout_names, prepare

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tickwright.domain.secret_hosts import names_address
-from tickwright.domain.secrets import MASK, REFERENCE
+from tickwright.domain.secrets import MASK, REFERENCE, names_address
 from tickwright.domain.targets import FORMS, WEB_PORTS
 
 DIGITS_MAX = 4_000  # Python refuses longer numbers; documents written by SQL may have them

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
-from tickwright.domain.secret_hosts import Destination, HostRule, parse_hosts
-from tickwright.domain.secrets import Secrets
+from tickwright.domain.secrets import Destination, HostRule, Secrets, parse_hosts
 
 SECRET = "TICKWRIGHT_SECRET_"  # noqa: S105  a prefix of variable names
 HOSTS = "TICKWRIGHT_SECRET_HOSTS_"

@@ -11,7 +11,7 @@ from kit.api import RunningApi, running_api
 from kit.cli import Said, environment, tickwright
 from kit.rabbit_tasks import Fanout, taken
 from tickwright.capabilities.fanout.messages import write_task
-from tickwright.domain.modules import Window
+from tickwright.capabilities.fanout.windows import Window
 from tickwright.ports.broker import Message
 from tickwright.store.pool import open_pool
 from tickwright.transports.postgres.broker import PostgresBroker, PostgresDeadLetters, PostgresTaskQueue

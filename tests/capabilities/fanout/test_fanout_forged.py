@@ -16,7 +16,7 @@ from tickwright.capabilities.fanout import messages as message_keys
 from tickwright.capabilities.fanout.consumer.consumer import DELAYS_MAX
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import SIGNATURE, read_keys, write_task
-from tickwright.domain.modules import Window
+from tickwright.capabilities.fanout.windows import Window
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.transports.postgres.broker import PostgresBroker

@@ -11,7 +11,7 @@ from kit.fanout import MODULE, FanoutWorld, Hub, fanout_world
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.handlers import EntityTask
-from tickwright.domain.modules import Window
+from tickwright.capabilities.fanout.windows import Window
 
 SLOTS, SHARE = 8, 2
 HANGING = [f"H{number}" for number in range(10)]

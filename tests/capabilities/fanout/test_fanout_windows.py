@@ -8,7 +8,7 @@ from kit.fanout import MODULE, FanoutWorld, Hub, fanout_world
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.entities.modules import Modules
-from tickwright.domain.modules import Window
+from tickwright.capabilities.fanout.windows import Window
 from tickwright.partners import Failed
 
 DAY = 86_400

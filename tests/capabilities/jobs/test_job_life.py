@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.states import TRANSITIONS, JobStatus
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.result_writer import FENCED
-from tickwright.domain.states import TRANSITIONS, JobStatus
 from tickwright.store.pool import open_pool
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery, Sear
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import attempt_log
 from tickwright.capabilities.jobs.enqueue import Enqueuer
-from tickwright.domain.states import JobStatus
+from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.store.pool import Pool
 
 LATER = "now() + interval '1 hour'"

@@ -16,8 +16,8 @@ from tickwright.capabilities.jobs.admin.search import JobFilter
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.model import Job
+from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain.errors import Rejected
-from tickwright.domain.states import JobStatus
 from tickwright.store.pool import Pool
 
 LATER = "now() + interval '1 hour'"

@@ -16,9 +16,9 @@ from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.model import Fail, Job
 from tickwright.capabilities.jobs.requests import NewJob, TaskTypeRequest
+from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.domain.errors import Rejected
-from tickwright.domain.states import JobStatus
 from tickwright.store.pool import Pool
 
 

@@ -12,7 +12,7 @@ from kit.wheels import (
     check_spacing,
 )
 from tickwright.capabilities.polling.wheels import loops
-from tickwright.domain.spreading import Move
+from tickwright.capabilities.polling.wheels.loops import Move
 
 MINUTE = timedelta(minutes=1)
 

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected
-from tickwright.domain.secret_hosts import SecretsFor, destination_of, destinations_of
-from tickwright.domain.secrets import resolve_references
+from tickwright.domain.secrets import SecretsFor, destination_of, destinations_of, resolve_references
 
 
 @dataclass(frozen=True, slots=True)

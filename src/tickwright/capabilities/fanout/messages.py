@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import asyncpg
 import msgspec
 
+from tickwright.capabilities.fanout.windows import MODULE_NAME, Window
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.domain.modules import MODULE_NAME, Window
 from tickwright.ports.ids import monotonic
 from tickwright.ports.task_queue import Delivery
 from tickwright.store.pool import Connection, Pool

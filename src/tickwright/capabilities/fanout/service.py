@@ -18,8 +18,8 @@ from tickwright.capabilities.fanout.entities.schemas import (
     WindowState,
     masked,
 )
+from tickwright.capabilities.fanout.windows import parse_modules, window_at
 from tickwright.domain.errors import Rejected
-from tickwright.domain.modules import parse_modules, window_at
 from tickwright.domain.time_texts import format_duration
 from tickwright.engine.outbox.broker_dead_letters import BrokerDeadLetters, DeadLetterKind, common_fields
 from tickwright.ports.task_queue import BODY_CHARS_MAX, DeadMessage, DeadMessages

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected, storable
 from tickwright.domain.signatures import digest_of
-from tickwright.domain.states import JobStatus
 from tickwright.domain.time_texts import (
     RATE_PER_S_MIN,
     YEAR_MAX,

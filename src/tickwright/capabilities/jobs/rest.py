@@ -39,10 +39,10 @@ from tickwright.capabilities.jobs.requests import (
     TaskTypeRequest,
     key_of,
 )
+from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.signatures import RotateRequest
-from tickwright.domain.states import JobStatus
 from tickwright.domain.strict_json import shown
 from tickwright.domain.time_texts import parse_duration
 from tickwright.domain.traceparent import NAME, traceparent_of

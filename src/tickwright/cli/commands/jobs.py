@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.cli.kit.files import Upload, import_file
 from tickwright.cli.kit.gateway import ask
 from tickwright.cli.kit.output import (
@@ -28,7 +29,6 @@ from tickwright.cli.kit.output import (
     show_page,
 )
 from tickwright.domain.errors import Rejected
-from tickwright.domain.states import JobStatus
 
 # The options that select jobs. Listing, cancelling, retrying and rescheduling share them.
 

@@ -14,7 +14,7 @@ from kit.fanout_worlds import DAY_S, Worlds, wins_of, won
 from kit.probes import Stops
 from kit.servers import PostgresServer, RedisServer
 from kit.waiting import eventually_async
-from tickwright.domain.modules import Window
+from tickwright.capabilities.fanout.windows import Window
 from tickwright.store.migrate import migrate
 
 CODES = [f"E{number}" for number in range(40)]

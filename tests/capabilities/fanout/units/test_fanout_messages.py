@@ -16,8 +16,8 @@ from tickwright.capabilities.fanout.messages import (
     read_task,
     write_task,
 )
+from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.errors import Rejected
-from tickwright.domain.modules import Window, window_at
 from tickwright.ports.task_queue import Delivery
 
 NOW_S = 1_700_000_000.0

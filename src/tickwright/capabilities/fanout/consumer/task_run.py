@@ -13,8 +13,7 @@ import structlog
 from tickwright.capabilities.fanout.handlers import EntityTask, Handler
 from tickwright.capabilities.fanout.messages import NO_KEYS, MessageKeys, Task, read_keys
 from tickwright.domain.dbclock import DbClock
-from tickwright.domain.secret_hosts import Destination, SecretsFor
-from tickwright.domain.secrets import ResolvedSecrets, Secrets
+from tickwright.domain.secrets import Destination, ResolvedSecrets, Secrets, SecretsFor
 from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.partners import Answered, Failed, PartnerContract, Permit, Throttled
 from tickwright.partners.outcomes import raised, returned

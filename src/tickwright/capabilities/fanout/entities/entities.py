@@ -26,9 +26,9 @@ from tickwright.capabilities.fanout.entities.schemas import (
     read_columns,
     read_line,
 )
+from tickwright.capabilities.fanout.windows import parse_modules, window_at
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult, csv_reader
-from tickwright.domain.modules import parse_modules, window_at
 from tickwright.domain.time_texts import format_duration, instant_text, wait_text
 from tickwright.engine.bulk_import import BatchedImport
 from tickwright.partners.quiet import quiet_until

@@ -22,9 +22,9 @@ from tickwright.capabilities.fanout.entities.schemas import (
     ModuleWindow,
     StoredModule,
 )
+from tickwright.capabilities.fanout.windows import MODULE_NAME
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, lasting, read_fields
-from tickwright.domain.modules import MODULE_NAME
 from tickwright.domain.time_texts import DURATION_MAX, format_duration
 from tickwright.ports.caller import Caller
 from tickwright.store.audit import write_audit

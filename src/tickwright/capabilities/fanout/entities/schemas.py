@@ -18,10 +18,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import msgspec
 from msgspec import Meta
 
+from tickwright.capabilities.fanout.windows import MODULE_NAME, parse_modules
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_json, read_json
-from tickwright.domain.modules import MODULE_NAME, parse_modules
 from tickwright.domain.secrets import MASK, REFERENCE
 from tickwright.ports.views import Doors, Reason, UserData
 

@@ -19,8 +19,8 @@ import structlog
 
 from tickwright.capabilities.fanout.messages import NO_KEYS, SIGNATURE, MessageKeys, read_keys, write_task
 from tickwright.capabilities.fanout.store_access import StoreAvailability, short_connection
+from tickwright.capabilities.fanout.windows import Window, parse_modules
 from tickwright.domain.errors import Unavailable
-from tickwright.domain.modules import Window, parse_modules
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.fanout import EntityWindow, Mark, MarkClaim, Marks
 from tickwright.ports.ids import monotonic

@@ -26,9 +26,9 @@ from tickwright.capabilities.fanout.scheduler.publisher import (
     Publisher,
     read_lists,
 )
+from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import TickwrightError
-from tickwright.domain.modules import Window, window_at
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup import WakeupListener

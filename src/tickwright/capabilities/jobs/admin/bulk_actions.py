@@ -26,9 +26,9 @@ from tickwright.capabilities.jobs.admin.search import (
     with_ids,
 )
 from tickwright.capabilities.jobs.admin.views import BulkAction, DeadLetter, Requeued
+from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_document
-from tickwright.domain.states import JobStatus
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import monotonic
 from tickwright.ports.views import Page, view

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import asyncpg
 
 from tickwright.capabilities.jobs.model import with_claim_ranges
+from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import SEPARATOR
-from tickwright.domain.states import JobStatus
 from tickwright.store.paging import LIMIT_DEFAULT, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load

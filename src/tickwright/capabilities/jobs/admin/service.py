@@ -40,9 +40,9 @@ from tickwright.capabilities.jobs.admin.views import (
 )
 from tickwright.capabilities.jobs.enqueue import Enqueuer, JobImports, Scheduled
 from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job
+from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.capabilities.jobs.task_types import TaskTypes
 from tickwright.domain.errors import Rejected
-from tickwright.domain.states import JobStatus
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation
 from tickwright.store.audit import write_audit

@@ -46,8 +46,7 @@ from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, read_fields
 from tickwright.domain.retries import answered_at
-from tickwright.domain.secret_hosts import destination_of
-from tickwright.domain.secrets import MASK, Secrets, resolve_references
+from tickwright.domain.secrets import MASK, Secrets, destination_of, resolve_references
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.observe.logs import know_secret
 from tickwright.outbound import GuardedSessions, blocked, outcome_of

@@ -9,16 +9,19 @@
 A loop has ``round(lease)``, which does the present work and returns the seconds until its next call. It keeps nothing
 in memory that another process would need to continue.
 
-A *slot* is one minute of a wheel, a *place* one second of a slot (``slot_id * 60 + second``).
+A *slot* is one minute of a wheel, a *place* one second of a slot (``slot_id * 60 + second``), and a *bucket* ten
+seconds. Load that is even in buckets is even in longer slices.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from heapq import heapify, heappop, heappush
+from math import ceil, sqrt
 from typing import Any, NamedTuple
 
 import structlog
 
-from tickwright.domain.spreading import BUCKETS_PER_SLOT, Move, level
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection
@@ -42,6 +45,8 @@ BEHIND = timedelta(hours=1)
 SLICES_KEPT = timedelta(days=3)
 SOON = timedelta(minutes=2)
 SELECTOR = "selector"
+BUCKET_S = 10
+BUCKETS_PER_SLOT = 60 // BUCKET_S
 
 _log = structlog.get_logger("tickwright.polling")
 
@@ -83,6 +88,15 @@ class MoveStep(NamedTuple):
     seen: int
     moved: int
     last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A number of trackers of one partner that move from one bucket of a wheel to another."""
+
+    source: int
+    target: int
+    trackers: int
 
 
 async def read_clock(connection: Connection) -> tuple[datetime, datetime]:
@@ -380,3 +394,44 @@ def plan_moves(loads: Sequence[SlotLoad], slot_id: int, interval_minutes: int, m
     at = slot_id * BUCKETS_PER_SLOT - first
     moves = level(counts, range(at, at + BUCKETS_PER_SLOT), targets, moves_max)
     return [Move(move.source + first, move.target + first, move.trackers) for move in moves]
+
+
+# ------------------------------------------------------------------ an even load
+
+
+def allowed_load(mean: float) -> int:
+    """Return the most that a bucket may hold before trackers are moved out of it.
+
+    Random ends vary loads by about half the root of their mean; moving only the surplus moves a few percent.
+    """
+    return ceil(mean + 0.5 * sqrt(mean))
+
+
+def level(loads: Sequence[int], sources: Sequence[int], open_targets: Sequence[int], moves_max: int) -> list[Move]:
+    """Return the moves that reduce ``sources`` to the allowed load.
+
+    Args:
+        loads: Trackers in each bucket of one partner's wheel.
+        sources: Buckets that may lose trackers now.
+        open_targets: Buckets that may receive trackers now.
+        moves_max: Trackers that may move in total.
+
+    Returns:
+        Moves from buckets above :func:`allowed_load` into the emptiest ones, never above the mean.
+    """
+    mean = sum(loads) / len(loads)
+    allowed, full = allowed_load(mean), ceil(mean)
+    given = set(sources)
+    emptiest = [(loads[bucket], bucket) for bucket in open_targets if loads[bucket] < full and bucket not in given]
+    heapify(emptiest)
+    moves: list[Move] = []
+    for source in sorted(sources, key=lambda bucket: -loads[bucket]):
+        surplus = min(loads[source] - full, moves_max) if loads[source] > allowed else 0
+        while surplus > 0 and emptiest:
+            load, target = heappop(emptiest)
+            step = min(surplus, full - load)
+            moves.append(Move(source, target, step))
+            surplus, moves_max = surplus - step, moves_max - step
+            if load + step < full:
+                heappush(emptiest, (load + step, target))
+    return moves

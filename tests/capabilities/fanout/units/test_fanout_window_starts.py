@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwright.domain.modules import window_at
+from tickwright.capabilities.fanout.windows import window_at
 
 LENGTHS = st.integers(1, 86_400)
 INSTANTS = st.floats(0, 4e9)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwright.domain.modules import MODULE_NAME, parse_modules
+from tickwright.capabilities.fanout.windows import MODULE_NAME, parse_modules
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwright.domain.spreading import Move, allowed_load, level
+from tickwright.capabilities.polling.wheels.loops import Move, allowed_load, level
 
 LOADS = st.lists(st.integers(0, 2000), min_size=12, max_size=60)
 
