@@ -1,19 +1,16 @@
 """The plugin of the partner contract, which limits calls to other companies' services."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from tickwright.plugin import Context, Plugin
-
-if TYPE_CHECKING:
-    from tickwright.observe.metrics import MetricSpec
 
 
 class PartnersPlugin(Plugin):
     """Provides this process's contract to every consumer that calls partners."""
 
     name = "partners"
+    parts: ClassVar = {"metrics": "tickwright.partners.contract:METRICS"}
 
     def provide(self, context: Context) -> None:
         """Offer the contract; its first user starts its service and its metrics."""
@@ -30,12 +27,6 @@ class PartnersPlugin(Plugin):
             return contract
 
         context.ports.offer(PartnerContract, make)
-
-    def metrics(self) -> Sequence["MetricSpec"]:
-        """Return the metrics of calls to partners."""
-        from tickwright.partners.contract import METRICS
-
-        return METRICS
 
 
 PLUGIN = PartnersPlugin()

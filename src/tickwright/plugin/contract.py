@@ -17,7 +17,8 @@ Modules that define a plugin import little, so that the command line starts fast
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from tickwright.plugin.registrations import Registrations
 from tickwright.plugin.settings import Settings, SettingsPart
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
+T = TypeVar("T")
 PROGRAM = Caller("python", Role.ADMIN)
 """The audit trail's actor for a program's declarations."""
 CONFIG_FILE = Caller("config", Role.ADMIN)
@@ -81,6 +83,9 @@ class Plugin:
         roles: That this plugin adds to ``tickwright run``.
         settings: What it reads from the environment.
         commands: Modules of the command line by command; each has a typer application ``app``.
+        parts: What a method returns or calls, by its name, as ``MODULE:NAME``, which is imported when it is needed:
+            ``metrics``, ``overview``, ``alert_rules``, ``holdings``, ``examine`` and ``schemas``.
+        config_checks: The check of the tables ``[kind.NAME]`` of the TOML file, by kind, also as ``MODULE:NAME``.
         broker_dead_letters: Kinds of dead letters that stay in a broker, with their own columns, of which the first is
             the filter of ``GET /v1/dead-letters/KIND``.
         lease_purposes: What only the holder of each of its leases does, for operators, by the name of the lease or the
@@ -91,12 +96,14 @@ class Plugin:
     roles: ClassVar[tuple[str, ...]] = ()
     settings: ClassVar[type[SettingsPart] | None] = None
     commands: ClassVar[Mapping[str, str]] = {}
+    parts: ClassVar[Mapping[str, str]] = {}
+    config_checks: ClassVar[Mapping[str, str]] = {}
     broker_dead_letters: ClassVar[Mapping[str, Sequence[str]]] = {}
     lease_purposes: ClassVar[Mapping[str, str]] = {}
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return the checks of tables ``[kind.NAME]`` of the TOML file, by kind."""
-        return {}
+        return {kind: resolve_name(check) for kind, check in self.config_checks.items()}
 
     def is_idle(self, role: str, registrations: Registrations) -> bool:
         """Return whether ``role`` would do nothing in a process of this program."""
@@ -119,7 +126,7 @@ class Plugin:
 
     def holdings(self) -> Sequence[str]:
         """Return SQL of what a session holds, for operators; see :class:`tickwright.ports.session.Holdings`."""
-        return ()
+        return self._part("holdings", ())
 
     async def start(self, context: "Context") -> None:
         """Add services, loops and sources for the roles of the process.
@@ -146,19 +153,21 @@ class Plugin:
 
     def metrics(self) -> Sequence["MetricSpec"]:
         """Return the metrics that its sources have samples of."""
-        return ()
+        return self._part("metrics", ())
 
     def overview(self) -> "OverviewPart | None":
         """Return a new part of the overview and of the metrics from the database."""
-        return None
+        make: Callable[[], OverviewPart | None] = self._part("overview", lambda: None)
+        return make()
 
     def alert_rules(self) -> Sequence["AlertRule"]:
         """Return the alert rules of this part; one process at a time evaluates them for all."""
-        return ()
+        return self._part("alert_rules", ())
 
     async def examine(self, context: "Context", alive: Mapping[str, int]) -> Sequence["Finding"]:
         """Return findings for ``tickwright doctor``; ``alive`` has the number of living processes by role."""
-        return ()
+        examine: Any = self._part("examine", None)
+        return () if examine is None else await examine(context, alive)
 
     def routes(self, context: "Context", gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of the REST API."""
@@ -170,4 +179,8 @@ class Plugin:
 
     def schemas(self) -> Sequence[Any]:
         """Return the structs of its routes, for the OpenAPI document."""
-        return ()
+        return self._part("schemas", ())
+
+    def _part(self, name: str, default: T) -> T:
+        part: T = resolve_name(self.parts[name]) if name in self.parts else default
+        return part

@@ -1,11 +1,10 @@
 """The plugin of named sources: databases and files that reports and audiences read."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tickwright.plugin import Context, Plugin
-from tickwright.plugin.contract import ReadTable
 from tickwright.plugin.settings import environment_secret
 from tickwright.ports.batches import AudienceFile, AudienceFiles, FileFacts
 from tickwright.ports.objects import LazyObjectStore, ObjectStore, WorkFolder
@@ -41,12 +40,7 @@ class SourcesPlugin(Plugin):
     """Provides the sources of the TOML file, ``[sources.NAME]``."""
 
     name = "sources"
-
-    def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return the check of a source's table."""
-        from tickwright.sources.named import read_source
-
-        return {"sources": read_source}
+    config_checks: ClassVar = {"sources": "tickwright.sources.named:read_source"}
 
     def provide(self, context: Context) -> None:
         """Offer the sources and audience files; each is opened at its first use."""

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from tickwright.observe.metrics import Sample
+from tickwright.plugin import Context
 from tickwright.plugin.findings import Finding, role_finding
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewBase, OverviewPart, Rates, Reading, Shown
-from tickwright.store.pool import Connection, Pool
+from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.batches.sql", "overview.sql")
@@ -98,12 +99,12 @@ def line_of(one: ExecutionNow) -> str:
     return " · ".join(parts)
 
 
-async def examine(pool: Pool, alive: Mapping[str, int]) -> list[Finding]:
+async def examine(context: Context, alive: Mapping[str, int]) -> list[Finding]:
     """Find what scheduled and open batches need and no live process has."""
-    if not await pool.fetchval(SQL["is_used"]):
+    if not await context.pool.fetchval(SQL["is_used"]):
         return []
     found = [role_finding(alive, "campaign-consumer", "no campaign and no batch is executed")]
-    unserved = await pool.fetch(SQL["unserved"])
+    unserved = await context.pool.fetch(SQL["unserved"])
     if not unserved:
         return [*found, Finding("batches", "ok", "a campaign-consumer has what every scheduled or open one needs")]
     remedy = "run campaign-consumer with the TOML file (TICKWRIGHT_CONFIG) or the program (TICKWRIGHT_APP) that has it"

@@ -1,8 +1,8 @@
 """The plugin of batches and campaigns: a producer, consumers and a checker of executions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.capabilities.batches.definitions.batches import Batches
-    from tickwright.observe.alerts import AlertRule
-    from tickwright.observe.metrics import MetricSpec
-    from tickwright.plugin.findings import Finding
-    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -65,6 +61,14 @@ class BatchesPlugin(Plugin):
         "campaign-producer": "makes executions of due occurrences",
         "campaign-upkeep": "deletes old executions",
     }
+    parts: ClassVar = {
+        "metrics": "tickwright.capabilities.batches.metrics:METRICS",
+        "overview": "tickwright.capabilities.batches.overview:BatchesPart",
+        "alert_rules": "tickwright.capabilities.batches.alerts:RULES",
+        "holdings": "tickwright.capabilities.batches.executions.chunks_store:HOLDINGS",
+        "examine": "tickwright.capabilities.batches.overview:examine",
+        "schemas": "tickwright.capabilities.batches.rest:STRUCTS",
+    }
 
     def provide(self, context: Context) -> None:
         """Offer the service for callers, and the audiences that this process can read."""
@@ -89,12 +93,6 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 
         return (ChunksStore(context.pool).reclaim,)
-
-    def holdings(self) -> Sequence[str]:
-        """Return the query of what a session holds."""
-        from tickwright.capabilities.batches.executions.chunks_store import SQL
-
-        return (SQL["held"],)
 
     async def start(self, context: Context) -> None:
         """Add the loops of the scheduler, and the consumer."""
@@ -160,42 +158,12 @@ class BatchesPlugin(Plugin):
         context.run(wakeups, consumer)
         context.count(consumer_source(consumer))
 
-    def metrics(self) -> Sequence["MetricSpec"]:
-        """Return the metrics of this capability."""
-        from tickwright.capabilities.batches.metrics import METRICS
-
-        return METRICS
-
-    def overview(self) -> "OverviewPart":
-        """Return executions."""
-        from tickwright.capabilities.batches.overview import BatchesPart
-
-        return BatchesPart()
-
-    def alert_rules(self) -> Sequence["AlertRule"]:
-        """Return the alert rules of this capability."""
-        from tickwright.capabilities.batches.alerts import RULES
-
-        return RULES
-
-    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
-        """Return whether the campaigns and batches have a consumer."""
-        from tickwright.capabilities.batches.overview import examine
-
-        return await examine(context.pool, alive)
-
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of campaigns, batches and executions."""
         from tickwright.capabilities.batches.rest import campaign_routes
         from tickwright.capabilities.batches.service import CampaignsService
 
         return (campaign_routes(context.ports.get(CampaignsService), gate),)
-
-    def schemas(self) -> Sequence[Any]:
-        """Return the structs of those routes."""
-        from tickwright.capabilities.batches.rest import STRUCTS
-
-        return STRUCTS
 
 
 async def declare_batches(batches: "Batches", registrations: Registrations) -> None:

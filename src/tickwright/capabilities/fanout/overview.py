@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 import msgspec
 
 from tickwright.domain.errors import TickwrightError
+from tickwright.plugin import Context
 from tickwright.plugin.findings import Finding, role_finding
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewBase, OverviewPart, Rates, Reading, Shown
 from tickwright.ports.broker import Brokers
 from tickwright.ports.transports import TaskTransport
-from tickwright.store.pool import Connection, Pool
+from tickwright.store.pool import Connection
 from tickwright.store.queries import load, with_shared
 
 WALKS = load("tickwright.capabilities.fanout.sql", "walks.sql")
@@ -82,12 +83,13 @@ def line_of(fanout: FanoutNow) -> str:
     return " · ".join(parts)
 
 
-async def examine(pool: Pool, tasks: TaskTransport, brokers: Brokers, alive: Mapping[str, int]) -> list[Finding]:
+async def examine(context: Context, alive: Mapping[str, int]) -> list[Finding]:
     """Find whether entities have a consumer, and whether the queues of a broker are as they should be."""
-    is_used = await pool.fetchval(SQL["is_used"])
+    is_used = await context.pool.fetchval(SQL["is_used"])
     found = [role_finding(alive, "fanout-consumer", "no entity is polled")] if is_used else []
+    tasks = context.ports.get(TaskTransport)
     scheme = tasks.destination.partition(":")[0]
-    if scheme == "amqp" and await brokers[scheme].ready():
+    if scheme == "amqp" and await context.ports.get(Brokers)[scheme].ready():
         found.append(await _queues(tasks))
     return found
 

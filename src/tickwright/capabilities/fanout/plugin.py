@@ -11,7 +11,7 @@ from pydantic import Field
 
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.plugin import Context, Plugin, Registrations, SettingsPart
-from tickwright.plugin.contract import CONFIG_FILE, PROGRAM, ReadTable
+from tickwright.plugin.contract import CONFIG_FILE, PROGRAM
 from tickwright.ports.broker import Brokers
 from tickwright.ports.fanout import CarryingRunClaims, Marks
 from tickwright.ports.transports import TaskTransport
@@ -20,10 +20,6 @@ from tickwright.store.pool import Pool
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from tickwright.observe.alerts import AlertRule
-    from tickwright.observe.metrics import MetricSpec
-    from tickwright.plugin.findings import Finding
-    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -59,12 +55,15 @@ class FanoutPlugin(Plugin):
     }
     broker_dead_letters: ClassVar = {"fanout": ("task_type", "entity_code")}
     lease_purposes: ClassVar = {"fanout-upkeep": "deletes old windows, claims and cursors of fan-out"}
-
-    def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return the readers of configuration tables: one for modules."""
-        from tickwright.capabilities.fanout.entities.modules import read_module
-
-        return {"modules": read_module}
+    parts: ClassVar = {
+        "metrics": "tickwright.capabilities.fanout.metrics:METRICS",
+        "overview": "tickwright.capabilities.fanout.overview:FanoutPart",
+        "alert_rules": "tickwright.capabilities.fanout.alerts:RULES",
+        "holdings": "tickwright.capabilities.fanout.consumer.run_claims:HOLDINGS",
+        "examine": "tickwright.capabilities.fanout.overview:examine",
+        "schemas": "tickwright.capabilities.fanout.rest:STRUCTS",
+    }
+    config_checks: ClassVar = {"modules": "tickwright.capabilities.fanout.entities.modules:read_module"}
 
     def is_idle(self, role: str, registrations: Registrations) -> bool:
         """Return whether a consumer has no module to run."""
@@ -89,12 +88,6 @@ class FanoutPlugin(Plugin):
 
         return (LedgerRunClaims(context.pool).reclaim,)
 
-    def holdings(self) -> Sequence[str]:
-        """Return the query of what a session holds."""
-        from tickwright.capabilities.fanout.consumer.run_claims import HELD
-
-        return (HELD,)
-
     async def start(self, context: Context) -> None:
         """Add the scheduler and its retention, and the consumer."""
         if "scheduler" in context.roles:
@@ -114,7 +107,6 @@ class FanoutPlugin(Plugin):
         from tickwright.engine.leases import LeasedRounds, Leases
         from tickwright.engine.retention import TERMS
         from tickwright.engine.wakeup import WakeupListener
-        from tickwright.ports.broker import Brokers
         from tickwright.ports.ids import random_token
 
         pool, ports = context.pool, context.ports
@@ -169,42 +161,12 @@ class FanoutPlugin(Plugin):
         context.count(consumer.samples, queue.samples)
         context.add_counters(fanout=lambda: called(consumer.counts))
 
-    def metrics(self) -> Sequence["MetricSpec"]:
-        """Return the metrics of this capability."""
-        from tickwright.capabilities.fanout.metrics import METRICS
-
-        return METRICS
-
-    def overview(self) -> "OverviewPart":
-        """Return entities, consumers and the last minute."""
-        from tickwright.capabilities.fanout.overview import FanoutPart
-
-        return FanoutPart()
-
-    def alert_rules(self) -> Sequence["AlertRule"]:
-        """Return the alert rules of this capability."""
-        from tickwright.capabilities.fanout.alerts import RULES
-
-        return RULES
-
-    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
-        """Return whether the entities have a consumer, and whether its queues are as they should be."""
-        from tickwright.capabilities.fanout.overview import examine
-
-        return await examine(context.pool, context.ports.get(TaskTransport), context.ports.get(Brokers), alive)
-
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of entities and modules."""
         from tickwright.capabilities.fanout.rest import fanout_routes
         from tickwright.capabilities.fanout.service import FanoutService
 
         return (fanout_routes(context.ports.get(FanoutService), gate),)
-
-    def schemas(self) -> Sequence[Any]:
-        """Return the structs of those routes."""
-        from tickwright.capabilities.fanout.rest import STRUCTS
-
-        return STRUCTS
 
 
 async def declare_modules(pool: Pool, registrations: Registrations, tables: Mapping[str, Any]) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import structlog
 from pydantic import Field
 
 from tickwright.plugin import Context, Plugin, SettingsPart
-from tickwright.plugin.contract import CONFIG_FILE, FastRoute, ReadTable
+from tickwright.plugin.contract import CONFIG_FILE, FastRoute
+from tickwright.plugin.findings import Finding, role_finding
 from tickwright.plugin.settings import Duration
 from tickwright.ports.broker import Brokers, TargetCheck
 from tickwright.ports.caller import Caller
@@ -17,10 +18,6 @@ from tickwright.ports.caller import Caller
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from tickwright.observe.alerts import AlertRule
-    from tickwright.observe.metrics import MetricSpec
-    from tickwright.plugin.findings import Finding
-    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -50,12 +47,14 @@ class JobsPlugin(Plugin):
         "jobs": "tickwright.cli.commands.jobs",
         "task-types": "tickwright.cli.commands.task_types",
     }
-
-    def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return the check of a task type."""
-        from tickwright.capabilities.jobs.task_types import read_task_type
-
-        return {"task_types": read_task_type}
+    parts: ClassVar = {
+        "metrics": "tickwright.capabilities.jobs.metrics:METRICS",
+        "overview": "tickwright.capabilities.jobs.overview:JobsPart",
+        "alert_rules": "tickwright.capabilities.jobs.alerts:RULES",
+        "holdings": "tickwright.capabilities.jobs.worker.claims:HOLDINGS",
+        "schemas": "tickwright.capabilities.jobs.rest:STRUCTS",
+    }
+    config_checks: ClassVar = {"task_types": "tickwright.capabilities.jobs.task_types:read_task_type"}
 
     def provide(self, context: Context) -> None:
         """Offer the job service and the enqueuer, which batches single requests."""
@@ -97,12 +96,6 @@ class JobsPlugin(Plugin):
 
         return () if WORKER in context.roles else (ClaimStore(context.pool).reclaim_for_others,)
 
-    def holdings(self) -> Sequence[str]:
-        """Return the query of what a session holds."""
-        from tickwright.capabilities.jobs.worker.claims import HELD
-
-        return (HELD,)
-
     async def start(self, context: Context) -> None:
         """Add the worker, and the retention of jobs in a scheduler."""
         if "scheduler" in context.roles:
@@ -128,28 +121,8 @@ class JobsPlugin(Plugin):
         counters = WorkerCounters(worker)
         context.add_counters(jobs=counters.jobs, types=counters.types)
 
-    def metrics(self) -> Sequence["MetricSpec"]:
-        """Return the metrics of this capability."""
-        from tickwright.capabilities.jobs.metrics import METRICS
-
-        return METRICS
-
-    def overview(self) -> "OverviewPart":
-        """Return the backlog, its rates and the dead letters."""
-        from tickwright.capabilities.jobs.overview import JobsPart
-
-        return JobsPart()
-
-    def alert_rules(self) -> Sequence["AlertRule"]:
-        """Return the alert rules of this capability."""
-        from tickwright.capabilities.jobs.alerts import RULES
-
-        return RULES
-
-    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> Sequence[Finding]:
         """Return whether a worker is alive."""
-        from tickwright.plugin.findings import role_finding
-
         return (role_finding(alive, WORKER, "no job runs"),)
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
@@ -166,13 +139,6 @@ class JobsPlugin(Plugin):
         from tickwright.capabilities.jobs.rest import POST_JOB_PATH, post_job
 
         return {POST_JOB_PATH: partial(post_job, context.ports.get(JobService), gate)}
-
-    def schemas(self) -> Sequence[Any]:
-        """Return the structs of the routes."""
-        from tickwright.capabilities.jobs.figures import TypeFiguresView
-        from tickwright.capabilities.jobs.rest import STRUCTS
-
-        return (*STRUCTS, TypeFiguresView)
 
 
 PLUGIN = JobsPlugin()

@@ -25,6 +25,7 @@ from tickwright.capabilities.jobs.admin.views import (
     StoredTaskType,
     TaskTypeView,
 )
+from tickwright.capabilities.jobs.figures import TypeFiguresView
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
     KEY_PATTERN,
@@ -58,7 +59,7 @@ TypeName = Annotated[str, Path(min_length=1, max_length=50)]
 STRUCTS: tuple[Any, ...] = (
     BulkAction, CreatedJob, Explanation, FilterRequest, ImportResult, JobAction, JobCounts, JobDetail, JobPage,
     JobRequest, MoveRequest, Page[DeadLetter], Page[TaskTypeView], Requeued, RequeueRequest, RescheduleRequest,
-    RotateRequest, SecretView, StoredTaskType, TaskTypeChange, TaskTypeRequest, TaskTypeView,
+    RotateRequest, SecretView, StoredTaskType, TaskTypeChange, TaskTypeRequest, TaskTypeView, TypeFiguresView,
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.operations.sql", "holdings.sql")
+HOLDINGS = (SQL["held"],)
 SHOWN_MAX = 100
 """How many holdings of each kind are shown."""
 LANES_MAX = 1_000

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from tickwright import __version__
-from tickwright.observe.alerts import AlertRule, AlertRules
-from tickwright.observe.metrics import MetricSpec
+from tickwright.observe.alerts import AlertRules
 from tickwright.plugin import Context, Plugin, SettingsPart
+from tickwright.plugin.findings import Finding, role_finding
 from tickwright.ports.broker import Brokers, TargetCheck
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from tickwright.plugin.findings import Finding
-    from tickwright.plugin.overview import OverviewPart
     from tickwright.rest.gate import Gate
 
 
@@ -40,6 +38,12 @@ class OperationsPlugin(Plugin):
         "relay:outbox": "publishes the outbox",
         "upkeep": "creates history tables, deletes what is old, releases stuck jobs",
     }
+    parts: ClassVar = {
+        "metrics": "tickwright.capabilities.operations.overview:METRICS",
+        "overview": "tickwright.capabilities.operations.overview:OperationsPart",
+        "alert_rules": "tickwright.capabilities.operations.alerts.rules:RULES",
+        "holdings": "tickwright.capabilities.operations.machinery:HOLDINGS",
+    }
 
     def provide(self, context: Context) -> None:
         """Offer the services for callers."""
@@ -59,12 +63,6 @@ class OperationsPlugin(Plugin):
         ports.offer(Operations, lambda: Operations(pool))
         ports.offer(AlertReceivers, lambda: AlertReceivers(pool, ports.get(TargetCheck), ports.get(AlertRules)))
         ports.offer(Snapshots, overview)
-
-    def holdings(self) -> Sequence[str]:
-        """Return the query of what a session holds."""
-        from tickwright.capabilities.operations.machinery import SQL
-
-        return (SQL["held"],)
 
     async def start(self, context: Context) -> None:
         """Add alerting to every process; the outbox relay, retention and the overview to their roles."""
@@ -95,28 +93,8 @@ class OperationsPlugin(Plugin):
         if "api" in context.roles and context.callers is not None:  # on the pool of the loops, for the requests of all
             context.run(context.callers.ports.put(Snapshots, ports.get(Snapshots)))
 
-    def metrics(self) -> Sequence["MetricSpec"]:
-        """Return the metrics of this capability."""
-        from tickwright.capabilities.operations.overview import METRICS
-
-        return METRICS
-
-    def overview(self) -> "OverviewPart":
-        """Return sessions, leases, the outbox and alerts."""
-        from tickwright.capabilities.operations.overview import OperationsPart
-
-        return OperationsPart()
-
-    def alert_rules(self) -> Sequence["AlertRule"]:
-        """Return the alert rules of this capability."""
-        from tickwright.capabilities.operations.alerts.rules import RULES
-
-        return RULES
-
-    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> Sequence[Finding]:
         """Return whether a scheduler and a relay are alive."""
-        from tickwright.plugin.findings import role_finding
-
         without = {"scheduler": "nothing is cleaned up", "relay": "no message leaves"}
         return [role_finding(alive, role, text) for role, text in without.items()]
 

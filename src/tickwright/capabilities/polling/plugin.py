@@ -1,13 +1,12 @@
 """The plugin of polling: trackers, their accounts and partners, the relay of polls and its consumers."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import structlog
 from pydantic import Field
 
 from tickwright.plugin import Context, Plugin, SettingsPart
-from tickwright.plugin.contract import ReadTable
 from tickwright.ports.transports import PollTransport
 
 if TYPE_CHECKING:
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from tickwright.capabilities.polling.consumer.consumer import PollConsumer
     from tickwright.capabilities.polling.relay.relay import PollRelay
     from tickwright.engine.leases import Leases
-    from tickwright.observe.alerts import AlertRule
-    from tickwright.observe.metrics import MetricSpec
-    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -55,12 +51,14 @@ class PollingPlugin(Plugin):
         "registrar": "gives registered trackers their time slots",
         "selector": "selects the polls of the next minute",
     }
-
-    def config_tables(self) -> Mapping[str, ReadTable]:
-        """Return the readers of configuration tables: one for partners."""
-        from tickwright.capabilities.polling.partners import read_partner
-
-        return {"partners": read_partner}
+    parts: ClassVar = {
+        "metrics": "tickwright.capabilities.polling.metrics:METRICS",
+        "overview": "tickwright.capabilities.polling.overview:PollingPart",
+        "alert_rules": "tickwright.capabilities.polling.alerts:RULES",
+        "holdings": "tickwright.capabilities.polling.consumer.queue:HOLDINGS",
+        "schemas": "tickwright.capabilities.polling.rest:STRUCTS",
+    }
+    config_checks: ClassVar = {"partners": "tickwright.capabilities.polling.partners:read_partner"}
 
     def provide(self, context: Context) -> None:
         """Offer the service for callers, and the relay admin."""
@@ -94,12 +92,6 @@ class PollingPlugin(Plugin):
         from tickwright.capabilities.polling.consumer.queue import reclaim
 
         return (reclaim,)
-
-    def holdings(self) -> Sequence[str]:
-        """Return the query of what a session holds."""
-        from tickwright.capabilities.polling.consumer.queue import HELD
-
-        return (HELD,)
 
     async def start(self, context: Context) -> None:
         """Add the relays, the loops of the scheduler, and the consumer."""
@@ -169,24 +161,6 @@ class PollingPlugin(Plugin):
         context.count(consumer.samples, *([log.samples] if log is not None else ()))
         return consumer
 
-    def metrics(self) -> Sequence["MetricSpec"]:
-        """Return the metrics of this capability."""
-        from tickwright.capabilities.polling.metrics import METRICS
-
-        return METRICS
-
-    def overview(self) -> "OverviewPart":
-        """Return trackers, polls, freshness and partners."""
-        from tickwright.capabilities.polling.overview import PollingPart
-
-        return PollingPart()
-
-    def alert_rules(self) -> Sequence["AlertRule"]:
-        """Return the alert rules of this capability."""
-        from tickwright.capabilities.polling.alerts import RULES
-
-        return RULES
-
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of trackers, accounts, partners, slices and the relays."""
         from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
@@ -197,12 +171,6 @@ class PollingPlugin(Plugin):
         return polling_routes(ports.get(PollingService), gate), relay_routes(
             context.pool, ports.get(PollRelayAdmin), gate
         )
-
-    def schemas(self) -> Sequence[Any]:
-        """Return the structs of those routes."""
-        from tickwright.capabilities.polling.rest import STRUCTS
-
-        return STRUCTS
 
 
 def _counted(relays: "Sequence[PollRelay]", consumer: "PollConsumer | None") -> dict[str, int]:

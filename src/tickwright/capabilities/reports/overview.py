@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from tickwright.plugin import Context
 from tickwright.plugin.findings import Finding, role_finding
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewBase, OverviewPart, Rates, Reading, Shown
 from tickwright.store.pool import Connection, Pool
@@ -100,12 +101,12 @@ async def has_report_types(pool: Pool) -> bool:
     return bool(await pool.fetchval(SQL["is_used"]))
 
 
-async def examine(pool: Pool, alive: Mapping[str, int]) -> list[Finding]:
+async def examine(context: Context, alive: Mapping[str, int]) -> list[Finding]:
     """Find the functions and sources that report types need and no live process serves."""
-    if not await has_report_types(pool):
+    if not await has_report_types(context.pool):
         return []
     found = [role_finding(alive, "report-listener", "no report is made")]
-    unserved = await pool.fetch(SQL["unserved"])
+    unserved = await context.pool.fetch(SQL["unserved"])
     if not unserved:
         return [*found, Finding("report listeners", "ok", "every listener of every report type is served")]
     remedy = "run report-listener with the program (TICKWRIGHT_APP) or the TOML file (TICKWRIGHT_CONFIG) that has it"

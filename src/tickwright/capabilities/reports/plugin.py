@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from tickwright.capabilities.reports.parts.listeners import ReportListener
     from tickwright.capabilities.reports.report_types import ReportTypes
     from tickwright.capabilities.reports.requests.store import Routes
-    from tickwright.observe.alerts import AlertRule
-    from tickwright.observe.metrics import MetricSpec
-    from tickwright.plugin.findings import Finding
-    from tickwright.plugin.overview import OverviewPart
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -57,6 +53,14 @@ class ReportsPlugin(Plugin):
     }
     broker_dead_letters: ClassVar = {"reports": ("listener", "report_id")}
     lease_purposes: ClassVar = {"report-upkeep": "deletes old files and records of reports"}
+    parts: ClassVar = {
+        "metrics": "tickwright.capabilities.reports.metrics:METRICS",
+        "overview": "tickwright.capabilities.reports.overview:ReportsPart",
+        "alert_rules": "tickwright.capabilities.reports.alerts:RULES",
+        "holdings": "tickwright.capabilities.reports.parts.store:HOLDINGS",
+        "examine": "tickwright.capabilities.reports.overview:examine",
+        "schemas": "tickwright.capabilities.reports.rest:STRUCTS",
+    }
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return the check of a report type."""
@@ -96,12 +100,6 @@ class ReportsPlugin(Plugin):
         from tickwright.capabilities.reports.parts.store import PartsStore
 
         return (PartsStore(context.pool).reclaim,)
-
-    def holdings(self) -> Sequence[str]:
-        """Return the query of what a session holds."""
-        from tickwright.capabilities.reports.parts.store import SQL
-
-        return (SQL["held"],)
 
     async def start(self, context: Context) -> None:
         """Start retention in the scheduler role, and the listener in its role."""
@@ -154,42 +152,12 @@ class ReportsPlugin(Plugin):
             )
         context.count(source_of(listener, supervisor))
 
-    def metrics(self) -> Sequence["MetricSpec"]:
-        """Return the metrics of this capability."""
-        from tickwright.capabilities.reports.metrics import METRICS
-
-        return METRICS
-
-    def overview(self) -> "OverviewPart":
-        """Return the reports by status."""
-        from tickwright.capabilities.reports.overview import ReportsPart
-
-        return ReportsPart()
-
-    def alert_rules(self) -> Sequence["AlertRule"]:
-        """Return the alert rules of this capability."""
-        from tickwright.capabilities.reports.alerts import RULES
-
-        return RULES
-
-    async def examine(self, context: Context, alive: Mapping[str, int]) -> "Sequence[Finding]":
-        """Return whether the report types have listeners."""
-        from tickwright.capabilities.reports.overview import examine
-
-        return await examine(context.pool, alive)
-
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of reports, report types and files."""
         from tickwright.capabilities.reports.rest import report_routes
         from tickwright.capabilities.reports.service import ReportsService
 
         return (report_routes(context.ports.get(ReportsService), gate),)
-
-    def schemas(self) -> Sequence[Any]:
-        """Return the structs of these routes."""
-        from tickwright.capabilities.reports.rest import STRUCTS
-
-        return STRUCTS
 
 
 async def declare_reports(types: "ReportTypes", registrations: Registrations, tables: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.batches.sql", "chunks.sql")
+HOLDINGS = (SQL["held"],)
 SMALL = 16_384
 """Up to so many characters of JSON an action always fits into a message: four bytes each, kept in six times of that."""
 

@@ -49,7 +49,7 @@ ANSWER_S = 3.0
 ERROR_CHARS_MAX = 500
 
 _SQL = load("tickwright.capabilities.fanout.sql", "runs.sql")
-HELD = _SQL["held"]
+HOLDINGS = (_SQL["held"],)
 _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 
 

@@ -20,7 +20,7 @@ from tickwright.store.queries import load
 
 _PACKAGE = "tickwright.capabilities.jobs.sql"
 _CLAIMS = with_claim_ranges(load(_PACKAGE, "claims.sql"))
-HELD, OWNED = _CLAIMS["held"], _CLAIMS["owned"]
+HOLDINGS, OWNED = (_CLAIMS["held"],), _CLAIMS["owned"]
 _RESULTS = load(_PACKAGE, "results.sql")
 _BODIES = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}
 _FRAGMENTS = {name: body.replace("{attempt}", _BODIES["attempt"]) for name, body in _BODIES.items()}

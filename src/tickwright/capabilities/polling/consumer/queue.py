@@ -23,7 +23,7 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.polling.sql", "poll_queue.sql")
-HELD = _SQL["held"]
+HOLDINGS = (_SQL["held"],)
 _log = structlog.get_logger("tickwright.polls")
 
 _Take: TypeAlias = tuple[int, int, datetime | None]

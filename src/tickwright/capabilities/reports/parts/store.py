@@ -37,6 +37,7 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.reports.sql", "parts.sql")
+HOLDINGS = (SQL["held"],)
 _RECORDS = load("tickwright.capabilities.reports.sql", "records.sql")
 _ACTIVE = frozenset({"pending", "querying"})
 
