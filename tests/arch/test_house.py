@@ -204,6 +204,16 @@ def test_a_sql_file_names_tables_of_its_own_room_and_of_the_engine() -> None:
     assert foreign - FOREIGN_SQL == set()
 
 
+def test_a_module_loads_sql_of_its_own_room_or_of_the_engine() -> None:
+    """Statements of another room are an import that import-linter does not see."""
+    foreign = set()
+    for path in MODULES:
+        for package in re.findall(r'\bload\("tickwright\.([\w.]+)\.sql"', path.read_text(encoding="utf-8")):
+            if package != "engine" and not name_of(path).startswith(f"{package.replace('.', '/')}/"):
+                foreign.add((name_of(path), package))
+    assert {(name, package) for name, package in foreign if not name.startswith(MEASURES)} == set()
+
+
 def test_a_class_has_a_name_of_its_own() -> None:
     """One name, one class: a reader who searches for it finds one."""
     names = Counter(

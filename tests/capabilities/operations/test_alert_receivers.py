@@ -41,7 +41,7 @@ class World:
         self.receivers = AlertReceivers(relays.pool, allow_target, RULES)
         self.lease = lease
         self.loop = Alerting(Leases(relays.pool, owner="test"), rules=WATCHED)
-        self.brokers = {**relays.brokers, "alert": ReceiverBroker(relays.brokers["http"], relays.pool)}
+        self.brokers = {**relays.brokers, "alert": ReceiverBroker(relays.brokers["http"], self.receivers)}
 
     async def put(self, name: str = "ops", **more: Any) -> str:
         """Put a new receiver and return its secret."""

@@ -9,6 +9,7 @@ from tickwright import __version__
 from tickwright.observe.alerts import AlertRules
 from tickwright.plugin import Context, Plugin, SettingsPart
 from tickwright.plugin.findings import Finding, role_finding
+from tickwright.ports.alerts import AlertEndpoints
 from tickwright.ports.broker import Brokers, TargetCheck
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class OperationsPlugin(Plugin):
 
         ports.offer(Operations, lambda: Operations(pool))
         ports.offer(AlertReceivers, lambda: AlertReceivers(pool, ports.get(TargetCheck), ports.get(AlertRules)))
+        ports.offer(AlertEndpoints, lambda: ports.get(AlertReceivers))
         ports.offer(Snapshots, overview)
 
     async def start(self, context: Context) -> None:

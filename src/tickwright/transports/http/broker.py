@@ -19,12 +19,12 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.retries import answered_at, parse_retry_after
 from tickwright.domain.signatures import sign
 from tickwright.domain.targets import WebTarget
-from tickwright.engine.outbox.alert_endpoints import SCHEME, read_endpoints
 from tickwright.engine.tasks import TaskGroup
 from tickwright.outbound import GuardedBroker, check_message, excerpt, outcome_of
+from tickwright.ports.alerts import AlertEndpoints
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import unix_seconds
-from tickwright.store.pool import UNAVAILABLE, Pool
+from tickwright.store.pool import UNAVAILABLE
 
 RETRY_AFTER_MAX = timedelta(hours=1)
 
@@ -55,6 +55,7 @@ BODY_READ_BYTES_MAX = 16 * 1024
 BODY_READ_S_MAX = 1.0
 CONNECT_SHARE = 0.9
 USER_AGENT = "Tickwright"
+ALERTS = "alert"
 
 _ACCEPTED = Accepted()
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")
@@ -172,21 +173,22 @@ class ReceiverBroker:
 
     Args:
         callbacks: Broker for ``http`` and ``https``; the caller closes it.
+        receivers: Where their URLs and secrets are.
 
     Invariants:
         RCV-1: a message is sent signed, or not at all.
         RCV-2: an address that is not allowed is never connected to (HTTP-1 of ``callbacks``).
     """
 
-    schemes = frozenset({SCHEME})
+    schemes = frozenset({ALERTS})
 
-    def __init__(self, callbacks: Broker, pool: Pool) -> None:
-        self._callbacks, self._pool = callbacks, pool
+    def __init__(self, callbacks: Broker, receivers: AlertEndpoints) -> None:
+        self._callbacks, self._receivers = callbacks, receivers
 
     def check(self, destination: str) -> None:
         """Raise ``Rejected`` for a destination that cannot name a receiver."""
         scheme, _, name = destination.partition(":")
-        if scheme != SCHEME or not name:
+        if scheme != ALERTS or not name:
             raise Rejected("invalid_target", "An alert goes to alert:NAME, a receiver's name.")
 
     async def publish(self, message: Message) -> Outcome:
@@ -197,7 +199,7 @@ class ReceiverBroker:
         """Send several; outcomes in order. A missing receiver is a final refusal."""
         names = {_name(message) for message in messages}
         try:
-            found = await read_endpoints(self._pool, names)
+            found = await self._receivers.endpoints(names)
         except UNAVAILABLE as error:
             return [Refused("receivers_unreadable", repr(error)[:200])] * len(messages)
         outcomes: list[Outcome] = [

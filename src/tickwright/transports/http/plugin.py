@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from tickwright.plugin import Context, Plugin, Settings
+from tickwright.ports.alerts import AlertEndpoints
 from tickwright.ports.broker import Broker
 
 
@@ -16,7 +17,7 @@ class HttpPlugin(Plugin):
         from tickwright.transports.http.broker import HttpBroker, ReceiverBroker
 
         callbacks = HttpBroker(allow=context.settings.targets)
-        return callbacks, ReceiverBroker(callbacks, context.pool)
+        return callbacks, ReceiverBroker(callbacks, context.ports.get(AlertEndpoints))
 
     def target_checks(self, settings: Settings) -> Mapping[str, Callable[[str], None]]:
         """Return the checks that refuse addresses that must not be reached."""

@@ -6,7 +6,7 @@ that already fires, the end.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from tickwright.domain.signatures import OVERLAP_DEFAULT, SECRET_BYTES, check_ov
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.time_texts import format_duration
 from tickwright.observe.alerts import OWN_RULES, AlertRule
+from tickwright.ports.alerts import AlertEndpoint
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes
 from tickwright.ports.views import view
@@ -97,6 +98,11 @@ class AlertReceivers:
         """
         async with self._pool.acquire() as connection:
             return await _get(connection, name)
+
+    async def endpoints(self, names: Collection[str]) -> Mapping[str, AlertEndpoint]:
+        """Return URL and secrets of the existing receivers among ``names``, for the broker."""
+        rows = await self._pool.fetch(_SQL["endpoints"], [*names])
+        return {row["name"]: AlertEndpoint(row["url"], tuple(row["secrets"])) for row in rows}
 
     async def put(self, name: str, wanted: ReceiverRequest, *, caller: Caller) -> StoredReceiver:
         """Create a receiver, with its first secret, or replace it. Waiting messages go to the new URL.
