@@ -59,10 +59,10 @@ async def test_both_drivers_accept_the_address(home: Path) -> None:
 
 
 async def test_a_reader_reads_the_tables_of_one_database_and_writes_none(home: Path) -> None:
-    """Through the socket and through TCP, made once or again; it is plain enough for a source."""
-    with EmbeddedServer(home, SMALL, tcp=True) as server:
+    """With a password and without one, made once or again; it is plain enough for a source."""
+    with EmbeddedServer(home, SMALL) as server:
         ensure_database(server.dsn, "shop")
-        for url in (server.url("shop"), server.tcp_url("shop")):
+        for url in (server.url("shop"), server.url("shop").replace("//postgres@", "//postgres:secret@")):
             owner = await asyncpg.connect(url)
             await owner.execute("CREATE TABLE IF NOT EXISTS users (id int)")
             await owner.close()
@@ -199,19 +199,10 @@ def test_the_home_is_private(home: Path) -> None:
         ]
         files = [path for path in home.iterdir() if path.is_file()]
         assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-        with pytest.raises(Unavailable) as refusal:
-            server.tcp_url()
-        assert refusal.value.code == "embedded_no_tcp"
-
-
-def test_tcp_wants_the_password(home: Path) -> None:
-    """On 127.0.0.1 the kept password opens the server and no other one does."""
-    with EmbeddedServer(home, SMALL, tcp=True) as server:
-        with psycopg.connect(server.tcp_url()) as connection:
-            assert connection.execute("SHOW listen_addresses").fetchone() == ("127.0.0.1",)
-        wrong = server.tcp_url().replace((home / "password").read_text(), "guess")
-        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-            psycopg.connect(wrong)
+        with psycopg.connect(server.dsn) as connection:
+            assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
+            allowed = connection.execute("SELECT DISTINCT type, auth_method FROM pg_hba_file_rules").fetchall()
+        assert set(allowed) == {("local", "trust"), ("host", "reject")}
 
 
 def test_data_of_another_version_is_refused(home: Path) -> None:

@@ -59,16 +59,15 @@ def test_no_process_of_the_server_is_root_or_has_a_secret(home: Path, monkeypatc
         assert "canary" not in said
 
 
-def test_the_data_is_the_servers_and_the_password_is_roots(home: Path) -> None:
+def test_the_data_is_the_servers_and_the_rest_is_roots(home: Path) -> None:
     """The server's user reads its data and its socket's folder, and no other file of the home."""
     with EmbeddedServer(home, SMALL) as server:
         kept = {path.name: (path.stat().st_uid != 0, path.stat().st_mode & 0o777) for path in home.iterdir()}
         assert {name: kept[name] for name in ("data", "run")} == {"data": (True, 0o700), "run": (True, 0o700)}
-        assert {name: kept[name] for name in ("password", "postgres.log", "start.lock", "users.lock")} == dict.fromkeys(
-            ("password", "postgres.log", "start.lock", "users.lock"), (False, 0o600)
-        )
+        roots = ("postgres.log", "start.lock", "users.lock")
+        assert {name: kept[name] for name in roots} == dict.fromkeys(roots, (False, 0o600))
         open_home = f"/proc/{postmaster_pid(home)}/cwd/.."
-        said = _shell(server.dsn, f"cat {open_home}/password; mv {open_home}/data {open_home}/gone; echo over")
+        said = _shell(server.dsn, f"cat {open_home}/postgres.log; mv {open_home}/data {open_home}/gone; echo over")
         assert said.strip() == "over"
         assert (home / "data").is_dir()
 

@@ -9,8 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from tickwright.domain.errors import Rejected, Unavailable
@@ -62,16 +61,16 @@ def check_settings(settings: Mapping[str, str]) -> None:
             raise Rejected("embedded_setting_invalid", f"{name!r} is not the name of a PostgreSQL setting.")
 
 
-def command_line(settings: Mapping[str, str], sockets: Path, *, tcp_port: int | None, statistics: bool) -> list[str]:
+def command_line(settings: Mapping[str, str], sockets: Path, *, statistics: bool) -> list[str]:
     """Return the arguments that start a server with the checked ``settings`` on top of ours.
 
-    ``sockets`` is the folder of the Unix socket, mode 0700. The server also listens on 127.0.0.1 at ``tcp_port`` unless
-    that is ``None``. ``statistics`` preloads ``pg_stat_statements``, if this installation has it.
+    ``sockets`` is the folder of the Unix socket, mode 0700. ``statistics`` preloads ``pg_stat_statements``, if this
+    installation has it.
     """
     preloaded = {"shared_preload_libraries": STATISTICS_LIBRARY} if statistics else {}
     ours = {
-        "listen_addresses": "" if tcp_port is None else "127.0.0.1",
-        "port": str(DEFAULT_PORT if tcp_port is None else tcp_port),
+        "listen_addresses": "",
+        "port": str(DEFAULT_PORT),
         "unix_socket_directories": '"' + str(sockets).replace('"', '""') + '"',
         "unix_socket_permissions": "0700",
     }
@@ -96,13 +95,11 @@ def make_cluster(home: Home, binaries: Binaries) -> None:
     """Create the data directory of ``home``; the caller holds the start lock.
 
     Connections through the socket need no password (``trust``): the socket's folder has mode 0700, so only its owner
-    can reach it. Connections through TCP need the random password in the home (SCRAM).
+    can reach it. There are no others.
 
     Raises:
         Unavailable: ``embedded_initdb_failed``, for example because the disk is full. Retry.
     """
-    with os.fdopen(home.open_private(home.password, os.O_WRONLY | os.O_TRUNC), "w") as file:
-        file.write(random_token(24))
     output = ""
     for locale in _LOCALES:
         for leftover in home.unfinished_data():
@@ -123,13 +120,12 @@ def make_cluster(home: Home, binaries: Binaries) -> None:
 
 
 def _initdb(home: Home, binaries: Binaries, folder: Path, locale: str) -> subprocess.CompletedProcess[str]:
-    with home.view() as view, _readable_once(home.password) as password:
+    with home.view() as view:
         command = [
             *home.account.prefix(),
             binaries.program("initdb"),
             *("--pgdata", str(view.path(folder)), "--username", "postgres"),
-            *("--auth-local=trust", "--auth-host=scram-sha-256", "--pwfile", f"/proc/self/fd/{password}"),
-            *("--encoding=UTF8", f"--locale={locale}", "--data-checksums"),
+            *("--auth-local=trust", "--auth-host=reject", "--encoding=UTF8", f"--locale={locale}", "--data-checksums"),
         ]
         try:
             return subprocess.run(
@@ -142,22 +138,11 @@ def _initdb(home: Home, binaries: Binaries, folder: Path, locale: str) -> subpro
                 timeout=_INITDB_TIMEOUT_S,
                 env=server_environment(),
                 cwd="/",
-                pass_fds=(password, *view.descriptors),
+                pass_fds=view.descriptors,
                 **home.account.run_as(),
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise Unavailable("embedded_initdb_failed", f"initdb did not finish: {error}") from error
-
-
-@contextmanager
-def _readable_once(file: Path) -> Iterator[int]:
-    """Give the content of ``file``, which the server's user may not open, as a readable memory descriptor."""
-    descriptor = os.memfd_create("password", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, file.read_bytes())
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _flush_folder(home: Home) -> None:

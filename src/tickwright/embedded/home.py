@@ -5,8 +5,8 @@ could replace our files, so it is refused. Everything that we create inside has 
 does not open the server.
 
 PostgreSQL refuses to run as root, but a container's user often *is* root. Root's server gets an unprivileged user and
-only the group of that user, which also owns the files that the server writes. Root's home stays root's, with the
-password and the locks, and gets mode 0710 with that user's group. The server can pass through it to its data directory
+only the group of that user, which also owns the files that the server writes. Root's home stays root's, with the log
+and the locks, and gets mode 0710 with that user's group. The server can pass through it to its data directory
 and its socket, but cannot add, rename or replace a file there. If a folder above the home is closed to the server's
 user, such as ``/root``, the server inherits the home as an open descriptor and finds its files through
 ``/proc/self/fd``.
@@ -191,11 +191,6 @@ class Home:
     def log(self) -> Path:
         """The server's log; at each start it is at most 16 MiB, with one older file."""
         return self.path / "postgres.log"
-
-    @property
-    def password(self) -> Path:
-        """The superuser's password for TCP, mode 0600."""
-        return self.path / "password"
 
     @property
     def start_lock(self) -> Path:

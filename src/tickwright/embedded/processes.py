@@ -100,13 +100,11 @@ class Postmaster:
 
     Attributes:
         port: Its port, also part of its socket's name.
-        tcp: Whether it listens on 127.0.0.1.
         ready: Whether it reports that it accepts connections.
     """
 
     pid: int
     port: int
-    tcp: bool
     ready: bool
 
 
@@ -120,9 +118,9 @@ def find_postmaster(home: Home) -> Postmaster | None:
     lines = _pid_file(home)
     if not lines or not lines[0].isdigit() or not _works_in(int(lines[0]), home.data):
         return None
-    port, address, status = (lines[index] if len(lines) > index else "" for index in (3, 5, 7))
+    port, status = (lines[index] if len(lines) > index else "" for index in (3, 7))
     port_number = int(port) if port.isdigit() else DEFAULT_PORT
-    return Postmaster(pid=int(lines[0]), port=port_number, tcp=bool(address), ready=status == "ready")
+    return Postmaster(pid=int(lines[0]), port=port_number, ready=status == "ready")
 
 
 def stop_postmaster(home: Home, postmaster: Postmaster) -> None:

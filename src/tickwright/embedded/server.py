@@ -16,7 +16,6 @@ everything at once             the same
 """
 
 import os
-import socket
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -74,8 +73,8 @@ class Launch:
     launched again, at most three times. The caller holds the start lock.
     """
 
-    def __init__(self, home: Home, binaries: Binaries, settings: Mapping[str, str], *, tcp: bool) -> None:
-        self._home, self._binaries, self._settings, self._tcp = home, binaries, settings, tcp
+    def __init__(self, home: Home, binaries: Binaries, settings: Mapping[str, str]) -> None:
+        self._home, self._binaries, self._settings = home, binaries, settings
         self._launches = 0
         self._pid: int | None = None
 
@@ -129,7 +128,6 @@ class Launch:
         settings = command_line(
             self._settings,
             view.path(self._home.sockets),
-            tcp_port=_free_port() if self._tcp else None,
             statistics=self._binaries.has_library(STATISTICS_LIBRARY),
         )
         return [self._binaries.program("postgres"), "-D", str(view.path(self._home.data)), *settings]
@@ -155,12 +153,6 @@ def _run_detached(command: list[str], log: int, account: Account, descriptors: t
     return int(done.stdout)
 
 
-def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 _LEAVE_WITHIN = timedelta(seconds=10)
 _START_WITHIN = timedelta(minutes=10)
 
@@ -172,13 +164,11 @@ class EmbeddedServer:
     it. Not for concurrent use by several threads. Calls block, so an event loop calls them in a thread.
 
     Security: connections through the Unix socket need no password, because the folder of the socket has mode 0700 and
-    only its owner (and root) can enter it. With ``tcp`` the server also listens on 127.0.0.1 and requires the random
-    password in the home (SCRAM).
+    only its owner (and root) can enter it. The server does not listen on TCP.
 
     Args:
         home: The home directory, on a local file system; created with mode 0700 if missing.
         settings: PostgreSQL settings on top of ours. Only the client that launches the server applies them.
-        tcp: Also listen on 127.0.0.1, at a free port. Only the client that launches the server applies it.
         start_within: Bound of ``start``, including recovery after a crash. Above zero.
 
     Raises:
@@ -195,10 +185,9 @@ class EmbeddedServer:
         home: Path,
         settings: Mapping[str, str] | None = None,
         *,
-        tcp: bool = False,
         start_within: timedelta = _START_WITHIN,
     ) -> None:
-        self._path, self._settings, self._tcp, self._start_within = home, dict(settings or {}), tcp, start_within
+        self._path, self._settings, self._start_within = home, dict(settings or {}), start_within
         check_settings(self._settings)
         self._home: Home | None = None
         self._postmaster: Postmaster | None = None
@@ -257,18 +246,6 @@ class EmbeddedServer:
         folder = quote(str(self._started.sockets), safe="/")
         return f"postgresql://postgres@/{quote(database, safe='')}?host={folder}&port={self._running.port}"
 
-    def tcp_url(self, database: str = "postgres") -> str:
-        """Return the URL of ``database`` through 127.0.0.1, with the password. A secret: do not log it.
-
-        Raises:
-            Unavailable: ``embedded_no_tcp``: the running server was launched without ``tcp``; ``embedded_not_started``.
-        """
-        if not self._running.tcp:
-            raise Unavailable("embedded_no_tcp", "The running server was launched without TCP; stop all its clients.")
-        password = quote(self._started.password.read_text().strip(), safe="")
-        address = f"127.0.0.1:{self._running.port}"
-        return f"postgresql://postgres:{password}@{address}/{quote(database, safe='')}"
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -284,7 +261,7 @@ class EmbeddedServer:
         binaries = programs_for(home.account, find_binaries(home.cluster_major()))
         if home.cluster_major() is None:
             make_cluster(home, binaries)
-        return Launch(home, binaries, self._settings, tcp=self._tcp).start(self._start_within)
+        return Launch(home, binaries, self._settings).start(self._start_within)
 
     def _stop_if_last(self, home: Home, descriptor: int) -> bool:
         try:

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from tickwright.engine.service import LoopService
 from tickwright.engine.table_locks import TableLocks
 from tickwright.ports.ids import monotonic
 from tickwright.process.supervisor import ServiceState
@@ -66,7 +67,7 @@ class DatabaseCheck:
         return answered
 
 
-class HealthServer:
+class HealthServer(LoopService):
     """Serves the three paths until stopped; a :class:`tickwright.ports.service.Service`.
 
     ``bind`` is ``HOST:PORT`` or ``[IPv6]:PORT`` (TICKWRIGHT_METRICS_BIND); port 0 takes a free one. The server's own
@@ -84,20 +85,16 @@ class HealthServer:
         metrics: Callable[[], Awaitable[bytes]],
         limits: ListenerLimits = PROBES_LIMITS,
     ) -> None:
+        super().__init__()
         host, _, port = bind.rpartition(":")
         self._host, self._port = host.strip("[]") or "127.0.0.1", int(port)
         self._states, self._database, self._metrics, self._limits = states, database, metrics, limits
         self._server: Listener | None = None
-        self._stopping = False
-        self._over = asyncio.Event()
-        self._over.set()
         self.port: int | None = None
 
-    async def run(self) -> None:
-        """Listen until stopped."""
-        if self._stopping:
+    async def _work(self) -> None:
+        if self.stopping.is_set():
             return
-        self._over.clear()
         listening = bind(self._host, self._port)
         self._server = Listener(self._answer, limits=self._limits, drain_s=1)
         self.port = int(listening.getsockname()[1])
@@ -106,17 +103,15 @@ class HealthServer:
             await self._server.serve(sockets=[listening])
         finally:
             self.port = None
-            self._over.set()
 
     async def quiesce(self) -> None:
         """Continue to answer: ``/readyz`` is not ready while the others finish."""
 
     async def stop(self) -> None:
         """Close the port."""
-        self._stopping = True
         if self._server is not None:
             self._server.should_exit = True
-        await self._over.wait()
+        await super().quiesce()
 
     @property
     def connections(self) -> int:

@@ -1,6 +1,5 @@
 """The API as a service: a socket of its own, bounded requests, a graceful end."""
 
-import asyncio
 import errno
 import socket
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import structlog
 
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.engine.service import LoopService
 from tickwright.plugin.settings import Bind
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
@@ -40,7 +40,7 @@ def _bind(at: Bind) -> socket.socket:
         raise Rejected("address_unusable", f"cannot listen at {at}: {reason}") from error
 
 
-class ApiService:
+class ApiService(LoopService):
     """Serves the API until stopped; a :class:`tickwright.ports.service.Service`.
 
     The socket listens already, so the port is known before the first request.
@@ -49,43 +49,37 @@ class ApiService:
     name = "api"
 
     def __init__(self, app: Any, listening: socket.socket, limits: ListenerLimits | None = None) -> None:
+        super().__init__()
         self._app, self._socket, self._limits = app, listening, limits
         self.host, self.port = listening.getsockname()[:2]
         self._server: Listener | None = None
-        self._over = asyncio.Event()
-        self._over.set()
-        self._stopping = False
 
     @property
     def url(self) -> str:
         """The URL of the API."""
         return f"http://{Bind(self.host, self.port)}"
 
-    async def run(self) -> None:
-        """Serve until stopped."""
-        if self._stopping:
+    async def _work(self) -> None:
+        if self.stopping.is_set():
             return
         if self._socket.fileno() == -1:  # an earlier run has closed it
             self._socket = bind(self.host, self.port)
         self._server = server = Listener(self._app, limits=self._limits)
-        self._over.clear()
         _log.info("api.listening", url=self.url)
         try:
             await server.serve(sockets=[self._socket])
         finally:
             self._server = None
-            self._over.set()
-        if not self._stopping:
+        if not self.stopping.is_set():
             raise Unavailable("api_ended", "the API server ended by itself")
 
     async def quiesce(self) -> None:
         """Accept no more connections, and let requests finish."""
-        self._stopping = True
         if self._server is not None:
             self._server.should_exit = True
         else:
             self._socket.close()
-        await self._over.wait()
+        await super().quiesce()
 
     async def stop(self) -> None:
         """Close connections with requests in progress."""
