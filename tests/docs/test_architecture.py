@@ -42,3 +42,15 @@ def test_every_room_is_on_the_map() -> None:
     rooms = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()} - {"bench"}
     picture = TEXT.split("```")[1]
     assert rooms <= set(re.findall(r"\w+", picture))
+
+
+@pytest.mark.parametrize(
+    ("section", "files_max"), [("## A job, from INSERT to done", 8), ("## A report, from request to file", 18)]
+)
+def test_an_item_passes_few_files(section: str, files_max: int) -> None:
+    """An item is followed by reading the modules of the first table after the section's title, and no others."""
+    _, _, rest = TEXT.partition(f"{section}\n")
+    table = re.search(r"^(?:\|.*\n)+", rest, re.MULTILINE)
+    assert table is not None
+    passed = set(re.findall(r"`([a-z_]+/[\w/]+\.py)`", table[0]))
+    assert 5 < len(passed) <= files_max

@@ -1,15 +1,10 @@
 """A worker's state of a task type: its limits, its call, its counters."""
 
 from bisect import bisect_left
-from datetime import timedelta
 
 from tickwright.capabilities.jobs.handlers import Call
-from tickwright.capabilities.jobs.model import AttemptOutcome, Completed, Errored, Job, TaskType
-from tickwright.domain import traceparent
-from tickwright.domain.retries import within_an_hour
-from tickwright.observe import traces
+from tickwright.capabilities.jobs.model import TaskType
 from tickwright.observe.metrics import LATENESS_BUCKETS_S
-from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.ids import monotonic
 
 SLACK_S = 0.05
@@ -124,48 +119,3 @@ class TypeState:
         """Count one start that was ``late_s`` after its due time."""
         self.late_counts[bisect_left(LATENESS_BUCKETS_S, late_s)] += 1
         self.late_sum_s += late_s
-
-
-class BrokerCall:
-    """The call of a task type with an outside target: HTTP callback, WebSocket push, RabbitMQ or Kafka publish.
-
-    A job row is its own outbox row, so the worker delivers it through the broker port. The message id is the job's on
-    every attempt; the fence shows a receiver which attempt is the newest. The id is also the key: the attempts of a job
-    are in one partition of a Kafka topic, in their order.
-    """
-
-    def __init__(self, kind: TaskType, broker: Broker) -> None:
-        self._kind, self._broker = kind, broker
-
-    async def __call__(self, job: Job) -> AttemptOutcome:
-        """Send one attempt and return its outcome."""
-        headers = {
-            "tickwright-task-type": job.type,
-            "tickwright-attempt": str(job.attempt),
-            "tickwright-fence": str(job.fence),
-            "tickwright-execute-at": job.execute_at.isoformat().replace("+00:00", "Z"),
-        }
-        if (here := traces.current()) is not None:
-            headers[traceparent.NAME] = here
-        message_id = f"job_{job.id}"
-        message = Message(
-            id=message_id,
-            key=message_id,
-            destination=self._kind.target,
-            body=job.payload_json.encode(),
-            headers=headers,
-            timeout=timedelta(seconds=job.deadline_s or self._kind.timeout.total_seconds()),
-            signing_secrets=self._kind.secrets,
-        )
-        return _outcome_of(await self._broker.publish(message), self._kind)
-
-
-def _outcome_of(outcome: Outcome, kind: TaskType) -> AttemptOutcome:
-    if isinstance(outcome, Accepted):
-        return Completed()
-    text = f"{outcome.code}: {outcome.reason}"
-    if isinstance(outcome, Refused):
-        final = outcome.final or outcome.status in kind.final_statuses
-        wait = within_an_hour(outcome.retry_after)
-        return Errored(outcome.code, text, final=final, gone=outcome.gone, retry_after=wait)
-    return Errored(outcome.code, text)

@@ -10,24 +10,37 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from operator import attrgetter
 
 import structlog
 
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
-from tickwright.capabilities.jobs.model import Begin, Job, TaskType, ahead_max, type_slots_max
+from tickwright.capabilities.jobs.model import (
+    AttemptOutcome,
+    Begin,
+    Completed,
+    Errored,
+    Job,
+    TaskType,
+    ahead_max,
+    type_slots_max,
+)
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
 from tickwright.capabilities.jobs.worker.claimer import Claimer, worker_wakeup
 from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore, claim_order
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
-from tickwright.capabilities.jobs.worker.type_state import BrokerCall, TypeState
+from tickwright.capabilities.jobs.worker.type_state import TypeState
+from tickwright.domain import traceparent
 from tickwright.domain.dbclock import DbClock
+from tickwright.domain.retries import within_an_hour
 from tickwright.engine.batch_writer import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.tasks import TaskGroup
-from tickwright.ports.broker import Broker
+from tickwright.observe import traces
+from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
@@ -367,3 +380,48 @@ _due, _priority = attrgetter("due_s"), attrgetter("priority")
 
 def _is_slower(rate_per_s: float | None, former_per_s: float | None) -> bool:
     return (rate_per_s or math.inf) < (former_per_s or math.inf)
+
+
+class BrokerCall:
+    """The call of a task type with an outside target: HTTP callback, WebSocket push, RabbitMQ or Kafka publish.
+
+    A job row is its own outbox row, so the worker delivers it through the broker port. The message id is the job's on
+    every attempt; the fence shows a receiver which attempt is the newest. The id is also the key: the attempts of a job
+    are in one partition of a Kafka topic, in their order.
+    """
+
+    def __init__(self, kind: TaskType, broker: Broker) -> None:
+        self._kind, self._broker = kind, broker
+
+    async def __call__(self, job: Job) -> AttemptOutcome:
+        """Send one attempt and return its outcome."""
+        headers = {
+            "tickwright-task-type": job.type,
+            "tickwright-attempt": str(job.attempt),
+            "tickwright-fence": str(job.fence),
+            "tickwright-execute-at": job.execute_at.isoformat().replace("+00:00", "Z"),
+        }
+        if (here := traces.current()) is not None:
+            headers[traceparent.NAME] = here
+        message_id = f"job_{job.id}"
+        message = Message(
+            id=message_id,
+            key=message_id,
+            destination=self._kind.target,
+            body=job.payload_json.encode(),
+            headers=headers,
+            timeout=timedelta(seconds=job.deadline_s or self._kind.timeout.total_seconds()),
+            signing_secrets=self._kind.secrets,
+        )
+        return _outcome_of(await self._broker.publish(message), self._kind)
+
+
+def _outcome_of(outcome: Outcome, kind: TaskType) -> AttemptOutcome:
+    if isinstance(outcome, Accepted):
+        return Completed()
+    text = f"{outcome.code}: {outcome.reason}"
+    if isinstance(outcome, Refused):
+        final = outcome.final or outcome.status in kind.final_statuses
+        wait = within_an_hour(outcome.retry_after)
+        return Errored(outcome.code, text, final=final, gone=outcome.gone, retry_after=wait)
+    return Errored(outcome.code, text)
