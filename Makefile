@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE # tests start thousands of processes; each woul
 
 PYTHON_IN_VENV := .venv/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest
-IN_PROCESSES := -n 3 --dist loadfile # a module stays together: its servers are started once
+IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder # a module stays together: its servers are started once
 SERVERLESS = tests/arch tests/domain tests/rest $(shell find tests -type d -name units)
 AREAS = $(sort $(patsubst tests/%/,%,$(patsubst tests/capabilities/%,tests/%,$(filter-out tests/capabilities/ tests/kit/,\
 	$(wildcard tests/*/ tests/capabilities/*/ tests/transports/*/)))))

@@ -118,6 +118,7 @@ SLOW = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("sent", SLOW)
 async def test_a_connection_that_waits_for_its_client_ends(database_url: str, kind: str, sent: str) -> None:
     """Whatever arrives in between: no byte moves a deadline; meanwhile another address is answered."""
@@ -189,6 +190,7 @@ async def test_an_answer_to_a_key_is_known_to_its_listener(database_url: str) ->
         assert any(connection.has_key for connection in connections)
 
 
+@pytest.mark.matrix
 async def test_a_client_that_reads_slowly_gets_everything(database_url: str, kind: str) -> None:
     """Longer than the deadline: an answer is not cut while it is read at the slowest rate."""
     async with LISTENERS[kind](database_url, replace(SHORT, unread_s=1.5)) as place:
@@ -492,6 +494,7 @@ async def test_only_names_of_ours_are_answered(database_url: str, kind: str, hos
         writer.close()
 
 
+@pytest.mark.storm
 async def test_a_reader_of_events_that_does_not_read_makes_room(database_url: str) -> None:
     """A stream under way has its place; one whose client reads nothing is the first to go."""
     async with running_api(database_url, listener=LONG, looks={"every_s": 0.02}) as running:

@@ -376,6 +376,7 @@ def test_the_doctor_names_what_is_wrong_with_a_remedy(env: dict[str, str]) -> No
     assert (sick.code, sick.json["healthy"]) == (1, False)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("each_way_s", "verdict"), [(0.0, "ok"), (0.06, "warn"), (0.26, "fail")])
 async def test_the_doctor_says_when_the_database_is_too_far(database_url: str, each_way_s: float, verdict: str) -> None:
     """Where leases cannot be renewed in time nothing runs, and the reason is not to be guessed."""

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import pytest
+
 from kit.cli import environment
 from kit.ports import free_port
 from kit.processes import is_running, kill_group, make_folder, processes_in
@@ -233,6 +235,7 @@ async def test_the_receiver_ends_with_whoever_started_it() -> None:
     assert not is_running(pid)
 
 
+@pytest.mark.storm
 def test_a_killed_up_leaves_work_that_the_next_one_finishes() -> None:
     """Kill -9 in the middle: the next start joins the server, runs what is due, and ends clean."""
     with running() as up:
@@ -284,6 +287,7 @@ def asked(up: Up, *, since: str = "") -> dict[str, str]:
     return {code: at for code, at in found.items() if at is not None and at > since}
 
 
+@pytest.mark.storm
 async def test_with_rabbitmq_the_example_has_a_hub(rabbit_server: RabbitServer, redis_server: RedisServer) -> None:
     """Three consumers of one slot ask four providers, again in the next window; all of it ends with ``up``."""
     async with running_with_hub(rabbit_server, redis_server) as up:
@@ -297,6 +301,7 @@ async def test_with_rabbitmq_the_example_has_a_hub(rabbit_server: RabbitServer, 
         assert "Traceback" not in up.text
 
 
+@pytest.mark.storm
 async def test_the_hubs_consumers_die_with_a_killed_up(rabbit_server: RabbitServer, redis_server: RedisServer) -> None:
     """Kill -9 leaves none of them; without RabbitMQ the next start polls nobody of the hub."""
     async with running_with_hub(rabbit_server, redis_server) as up:

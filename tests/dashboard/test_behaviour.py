@@ -17,6 +17,7 @@ def some_work(site: Site) -> None:
     site.schedule("page.greet", delay="1d")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", VIEWS)
 def test_axe_finds_nothing_serious(visit: Visitors, path: str, scheme: str) -> None:
@@ -43,6 +44,7 @@ def test_axe_finds_nothing_serious_at_the_sign_in(visit: Visitors) -> None:
     assert screen.findings() == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("path", VIEWS)
 def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
     """At 390 px nothing is wider than the window, and the views are behind a button."""
@@ -100,6 +102,7 @@ def test_keys_lead_everywhere(visit: Visitors) -> None:
     page.get_by_role("dialog").wait_for(state="detached")
 
 
+@pytest.mark.storm
 def test_the_stream_feeds_the_overview_and_a_broken_one_is_stale(visit: Visitors, site: Site) -> None:
     """Live while it comes; when the API is killed the banner says since when, and with a new one it goes."""
     screen = visit("viewer", "/overview")
@@ -158,6 +161,7 @@ def test_an_address_that_somebody_made_up_breaks_no_view(visit: Visitors, path: 
     assert [line for line in screen.complaints if "Error:" in line] == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("body", "said"),
     [("<html>sign in to the Wi-Fi</html>", "no_json"), ('{"items": [{', "no_json"), ("{}", "This view is broken")],

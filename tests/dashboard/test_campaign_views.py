@@ -156,6 +156,7 @@ def test_a_campaign_is_activated_and_deactivated(visit: Visitors, site: WorkSite
         eventually(partial(site.gives, status, STATUS, "calendar"), 10)
 
 
+@pytest.mark.storm
 def test_an_execution_is_started_paused_resumed_and_stopped(visit: Visitors, site: WorkSite) -> None:
     """Its progress is seen while it goes on."""
     site.campaign("slow", rate="100/s", chunk_rows=100)
@@ -218,6 +219,7 @@ def test_a_viewer_is_shown_no_action_and_an_operator_no_editor(visit: Visitors, 
     page.get_by_text("Campaign editor need the role admin").wait_for()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", ["/campaigns?name=axe", "/campaigns/edit?name=axe", "/executions", "/batches"])
 def test_axe_finds_nothing_serious(visit: Visitors, site: WorkSite, path: str, scheme: str) -> None:
@@ -232,6 +234,7 @@ def test_axe_finds_nothing_serious(visit: Visitors, site: WorkSite, path: str, s
     assert screen.findings() == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("path", ["/campaigns", "/campaigns/edit", "/executions", "/batches"])
 def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
     """At 390 px nothing is wider than the window."""

@@ -145,6 +145,7 @@ def last_line(site: Site) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", WORDS)
 def test_a_dead_letter_says_why_and_shows_its_body_digit_by_digit(visit: Visitors, task: Dead, kind: str) -> None:
     """What it is about leads to its view; words of others are text."""
@@ -170,6 +171,7 @@ def test_a_body_is_hidden_from_who_sees_no_data_of_users(visit: Visitors, task: 
     assert screen.page.get_by_role("button", name="Requeue").count() == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", WORDS)
 def test_the_chosen_ones_go_back(visit: Visitors, site: Site, task: Dead, kind: str) -> None:
     """Only they, also where an id is all digits; the number is in the question."""

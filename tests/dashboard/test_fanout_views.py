@@ -29,6 +29,7 @@ def site(
         yield made
 
 
+@pytest.mark.storm
 def test_modules_stand_against_windows_and_entities_against_modules(visit: Visitors) -> None:
     """A window says how many succeeded; an entity that fails says so."""
     page = visit("viewer", "/entities").page
@@ -160,6 +161,7 @@ def test_filters_find_entities_and_are_in_the_address(visit: Visitors) -> None:
     page.get_by_role("row", name=re.compile("NL.BAD")).wait_for()
 
 
+@pytest.mark.storm
 def test_an_operator_is_shown_no_action(visit: Visitors) -> None:
     """Entities and modules are an admin's to change."""
     for path, heading in (("/entities?entity=NL.ONE", "Party"), ("/modules?module=PAGES", "Last windows")):
@@ -174,6 +176,7 @@ def test_an_operator_is_shown_no_action(visit: Visitors) -> None:
         assert page.get_by_role("button", name="Create", exact=True).count() == number, role
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", ["/entities", "/modules", "/entities?entity=NL.BAD"])
 def test_axe_finds_nothing_serious(visit: Visitors, path: str, scheme: str) -> None:

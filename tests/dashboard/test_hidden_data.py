@@ -85,6 +85,7 @@ def settled(screen: Screen) -> None:
     expect(screen.page.locator('[aria-busy="true"]')).to_have_count(0)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("role", ROLES)
 def test_no_view_holds_data_of_users(visit: Visitors, places: dict[str, str], role: str) -> None:
     """Neither what is on the screen nor what was answered for it."""
@@ -101,6 +102,7 @@ def test_no_view_holds_data_of_users(visit: Visitors, places: dict[str, str], ro
     assert seen.holders() == []
 
 
+@pytest.mark.storm
 def test_each_drawer_says_that_it_hides_something(visit: Visitors, places: dict[str, str]) -> None:
     """An empty place would look as if there was nothing; an admin sees the data there."""
     for what, path in places.items():

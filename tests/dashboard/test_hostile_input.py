@@ -55,6 +55,7 @@ def refused(place: Locator) -> str:
     return alert.inner_text()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("view", FORMS)
 def test_a_name_that_is_none_is_refused_and_kept(visit: Visitors, site: WorkSite, view: str) -> None:
     """No name leads to another address, and none is cut to one that would do."""
@@ -80,6 +81,7 @@ def test_a_name_that_is_none_is_refused_and_kept(visit: Visitors, site: WorkSite
     assert screen.page.evaluate("window.ran") is None
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("label", ["Concurrency", "Rate per second", "Attempts at most", "Final statuses"])
 def test_a_number_of_a_task_type_that_is_none_takes_no_limit_away(visit: Visitors, site: WorkSite, label: str) -> None:
     """What is no number is sent as it was typed, and refused."""
@@ -95,6 +97,7 @@ def test_a_number_of_a_task_type_that_is_none_takes_no_limit_away(visit: Visitor
     assert site.sql("SELECT * FROM tickwright.task_types WHERE name = 'shop.hostile'") == before
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("label", ["Interval, minutes", "Cap per 5 min", "Polled for, days", "Objective, %"])
 def test_a_number_of_an_account_that_is_none_changes_nothing(visit: Visitors, site: WorkSite, label: str) -> None:
     """Its preview or the API says what is wrong."""
@@ -120,6 +123,7 @@ def test_a_number_of_an_account_that_is_none_changes_nothing(visit: Visitors, si
     assert site.sql(rows) == before
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("label", ["Clients per chunk", "Attempts of a chunk", "Of these at most"])
 def test_a_number_of_a_campaign_that_is_none_is_said_at_its_field(visit: Visitors, label: str) -> None:
     """With its code, while one types."""
@@ -184,6 +188,7 @@ def test_the_expression_editor_lives_through_a_megabyte(visit: Visitors) -> None
 STRANGE = ("\u0000", "\u001b[31m", SCRIPT, "client.age > 1e309", "client.age > -0", "   ", "\u202eclient", "\u2028")
 
 
+@pytest.mark.storm
 def test_a_strange_expression_has_a_mistake_with_a_code(visit: Visitors) -> None:
     """Or none, where it is an expression; nothing in it runs, and the text stays."""
     screen = hostile(visit, "/campaigns/edit")

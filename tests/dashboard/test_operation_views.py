@@ -246,6 +246,7 @@ def test_what_admins_set_up_is_not_for_viewers(visit: Visitors, path: str) -> No
     assert screen.page.get_by_role("navigation").locator(f'a[href$="{path}"]').count() == 0
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(visit: Visitors, site: Site, scheme: str) -> None:
     """Each view, and a drawer."""

@@ -124,6 +124,7 @@ def test_a_viewer_asks_for_nothing(visit: Visitors, site: WorkSite) -> None:
         assert page.get_by_role("button", name="Cancel", exact=True).count() == number, role
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", ["/reports", "/report-types", "/reports?report=1"])
 def test_axe_finds_nothing_serious(visit: Visitors, path: str, scheme: str) -> None:

@@ -52,6 +52,7 @@ def test_a_key_that_is_revoked_meanwhile_leads_back_to_the_sign_in(visit: Visito
     assert screen.page.url.endswith("/task-types")
 
 
+@pytest.mark.storm
 def test_a_tab_whose_cookie_became_that_of_another_key_asks_who_it_is(visit: Visitors) -> None:
     """Its first change is refused, for it was somebody else's; after that it is the new key's page, and works."""
     screen = visit(None, "/task-types?type=page.greet")
@@ -91,6 +92,7 @@ def test_a_tab_that_is_seen_again_says_who_is_signed_in_now(visit: Visitors, ask
     assert screen.page.get_by_role("button", name="Act on all that match").count() == 0
 
 
+@pytest.mark.storm
 def test_a_viewer_is_shown_no_action(visit: Visitors) -> None:
     """What a role may not do has no button; an operator's has, and an admin's settings are for admins only."""
     site = visit("viewer", "/jobs").site

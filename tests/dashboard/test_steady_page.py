@@ -22,6 +22,7 @@ def refuse(page: Page, address: str) -> None:
     page.route(re.compile(address), refused)
 
 
+@pytest.mark.storm
 def test_a_list_stays_when_its_renewal_is_refused(visit: Visitors, site: Site) -> None:
     """The rows that came are still there, the problem stands above them with its code, and a try that works ends it."""
     job = site.schedule("page.greet", delay="1h")
@@ -40,6 +41,7 @@ def test_a_list_stays_when_its_renewal_is_refused(visit: Visitors, site: Site) -
     assert row.is_visible()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("path", "asked", "shown"), [
     ("/jobs?job={job}", r"/v1/jobs/\d+$", "Timeline"),
     ("/workers?worker={worker}", r"/v1/workers/\d+$", "What it holds"),
@@ -59,6 +61,7 @@ def test_a_drawer_stays_when_its_renewal_is_refused(
     assert part.is_visible()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("path", "filter_", "value", "possible"),
     [
@@ -168,6 +171,7 @@ def test_the_first_tab_skips_to_the_content(visit: Visitors) -> None:
     assert page.evaluate("document.activeElement.closest('main') !== null")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "body", ['{"at": "never", "series": {"at": []}, "changes": {}}', '{"at": "2026-01-01T00:00:00Z"}']
 )

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from kit.pages import Site, Visitors
 
 
@@ -10,6 +12,7 @@ def column(site: Site, name: str, field: str) -> Any:
     return site.sql(f"SELECT {field} FROM tickwright.task_types WHERE name = %s", name)[0][field]
 
 
+@pytest.mark.storm
 def test_an_edit_changes_what_differs_and_nothing_else(visit: Visitors, site: Site) -> None:
     """Only the changed field is sent, so a change of another field in between stays."""
     site.ask("PUT", "/v1/task-types/shop.remind", {"target": "python:shop.remind", "max_attempts": 5})

@@ -234,6 +234,7 @@ def test_the_picture_of_fan_out_is_drawn_from_its_report() -> None:
     assert shown == drawing.picture(json.loads(unescape(report)))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("title", ["Trackers", "Entities", "Reports", "Campaigns"])
 def test_the_commands_of_the_tours_sections_work(database_url: str, tmp_path: Path, title: str) -> None:
     """Every line of the section's shell block, in order, on one database."""

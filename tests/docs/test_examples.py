@@ -87,6 +87,7 @@ async def _run_roles(db: asyncpg.Connection, *wanted: str) -> bool:
     return set(wanted) <= {role for row in found for role in row["roles"]}
 
 
+@pytest.mark.storm
 async def test_the_hub_is_done_with_fast_providers_while_the_slow_one_is_asked(
     database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -81,11 +81,12 @@ def test_every_promise_names_its_mutants_or_says_none() -> None:
 
 def test_no_promise_is_kept_by_the_full_lane_alone() -> None:
     """``make test`` leaves out mutants and storms, so a promise has a test that is neither."""
-    alone = []
-    for row in promises():
-        tests = _NAME.findall(row.tests)
-        if tests and all(_is_storm(file) or ("/mutants/" in file and "_holds" not in test) for file, test in tests):
-            alone.append(row.promise)
+    alone = [
+        row.promise
+        for row in promises()
+        if (tests := _NAME.findall(row.tests))
+        and all(_is_storm(file, test) or ("/mutants/" in file and "_holds" not in test) for file, test in tests)
+    ]
     assert [promise for promise in alone if not promise.startswith(tuple(ONLY_A_STORM))] == []
 
 
@@ -94,5 +95,16 @@ def _test_names(cell: str) -> list[str]:
 
 
 @cache
-def _is_storm(file: str) -> bool:
-    return re.search(r"^pytestmark = .*\bstorm\b", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE) is not None
+def _is_storm(file: str, test: str) -> bool:
+    """Return whether a test, or a module without a name of a test, is marked at the module or at the function."""
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    whole = any(
+        isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "pytestmark" and "storm" in ast.unparse(n.value)
+        for n in tree.body
+    )
+    functions = [
+        n
+        for n in tree.body
+        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name.startswith(test or "test_")
+    ]
+    return whole or all(any(ast.unparse(d) == "pytest.mark.storm" for d in n.decorator_list) for n in functions)

@@ -1,9 +1,12 @@
 """The lanes of the tests: each test is marked by the servers that it uses, and ``units`` use none.
 
 ``mutant`` marks what is below a folder ``mutants``, but for the same checks of the product as it is, and every test
-whose name says so (``test_the_mutant_…``, ``test_a_mutant_…``, ``test_the_suite_notices_…``). ``storm`` is written in
-the module: minutes of load or of kills, a slow disk, a failover, a matrix of versions. The dark theme counts as one,
-and so do the tests of the benches and of this kit. ``make test`` leaves both out, ``make test-full`` runs them.
+whose name says so (``test_the_mutant_…``, ``test_a_mutant_…``, ``test_the_suite_notices_…``). ``storm`` is written at
+the module or the test: more than seconds of load, of kills or of waiting, a slow disk, a failover, a matrix of
+versions. The dark theme counts as one, and so do the tests of the benches and of this kit, and of a test that is marked
+``matrix`` every case but the first. ``make test`` leaves mutants and storms out, ``make test-full`` runs them.
+
+Modules with faults come first, because they take longest: with them at the end, most processes would wait for the last.
 
 What a module leaves to the collector is collected when the module ends. The collector runs whenever it likes. Where it
 runs inside of the parser (a library reads the source of a test), and what it collects prints a traceback, which parses
@@ -42,10 +45,11 @@ SERVERLESS = {"units", "domain", "arch", "rest"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test by its lanes; refuse a server in a folder of ``make quick``."""
+    """Mark every test by its lanes, faults first; refuse a server in a folder of ``make quick``."""
     for item in items:
         for marker in _markers(item):
             item.add_marker(marker)
+    items.sort(key=lambda item: "faults" not in item.path.parts)
 
 
 def _markers(item: pytest.Item) -> Iterator[str]:
@@ -60,12 +64,17 @@ def _markers(item: pytest.Item) -> Iterator[str]:
     yield from (marker for marker, servers in SERVERS.items() if marker and servers & fixtures)
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     kind = parameters.get("side_kind")
-    if parameters.get("scheme") == "dark" or path.parts[0] in _NOT_THE_PRODUCT:
+    if parameters.get("scheme") == "dark" or path.parts[0] in _NOT_THE_PRODUCT or _is_later_case(item):
         yield "storm"
     if kind in {"kafka", "rabbitmq"}:
         yield kind.removesuffix("mq")
     if _MUTANT.match(item.name) or ("mutants" in folders and not _PRODUCT_AS_IT_IS.match(item.name)):
         yield "mutant"
+
+
+def _is_later_case(item: pytest.Item) -> bool:
+    indices = getattr(getattr(item, "callspec", None), "indices", {})
+    return item.get_closest_marker("matrix") is not None and any(indices.values())
 
 
 @pytest.hookimpl(trylast=True)

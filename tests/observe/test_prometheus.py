@@ -79,6 +79,7 @@ def test_the_rules_are_sound() -> None:
     assert code == 0, said
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda file: file.stem)
 def test_the_rules_fire_when_they_should_and_only_then(file: Path) -> None:
     """Each case says which alerts fire at which instant, all of them."""
@@ -167,6 +168,7 @@ def dashboard() -> list[str]:
     return [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
 
 
+@pytest.mark.storm
 def test_a_real_run_is_scraped_asked_and_watched(database_url: str, tmp_path: Path) -> None:
     """Everything of the contract that these roles have is there; every query answers; an alert fires, and clears."""
     asyncio.run(some_work(database_url))

@@ -137,6 +137,7 @@ def clock_says(window: str, around_s: int) -> set[int]:
     return quiet
 
 
+@pytest.mark.storm
 @settings(max_examples=40, deadline=None)
 @example("22:00-02:30 Europe/Berlin", TWICE_S)
 @example("02:15-02:45 Europe/Berlin", TWICE_S)

@@ -17,6 +17,7 @@ from tickwright.partners import ANSWERED, model
 TINY = ["0." + "0" * 18 + "1/h", "0." + "0" * 306 + "1/h"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("rate", TINY)
 async def test_a_partner_whose_row_has_such_a_rate_stops_no_other_partners_polls(database_url: str, rate: str) -> None:
     """One exchange is for all partners of a process: what is wrong with one row concerns that partner only."""

@@ -36,6 +36,7 @@ async def deaf(event: asyncio.Event) -> None:
             continue
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
 async def test_a_call_that_swallows_its_cancellation_counts_as_stuck_until_it_returns(
     reports: ReportWorld, how: str
@@ -71,6 +72,7 @@ async def test_a_call_that_swallows_its_cancellation_counts_as_stuck_until_it_re
         await reports.finished(slow)
 
 
+@pytest.mark.storm
 async def test_operators_hear_of_threads_and_calls_that_do_not_come_back(database_url: str, tmp_path: Path) -> None:
     """An alert of each in the process's name, and its metrics; both clear when they have come back."""
     free, released = threading.Event(), asyncio.Event()

@@ -539,6 +539,7 @@ async def test_duckdb_gives_rows_of_what_is_declared_only(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_slow_query_is_ended_by_its_timeout(sources: Sources, kind: str) -> None:
     """The place and the thread are free afterwards."""

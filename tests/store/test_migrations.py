@@ -173,6 +173,7 @@ def test_a_migration_that_deadlocks_with_traffic_gives_way_and_is_done(bare_url:
     assert ask(bare_url, "SELECT count(*) FROM tickwright.outbox") == [(1,)]
 
 
+@pytest.mark.matrix
 def test_a_migration_that_is_interrupted_goes_on_behind_its_last_revision(bare_url: str) -> None:
     """Each revision is committed alone: what a later one waits for takes nothing of the earlier ones back."""
     upgrade_to(bare_url, "0008")

@@ -71,6 +71,7 @@ async def test_silence_is_unknown_and_ends_with_the_timeout(side: Side) -> None:
     assert 0.4 < asyncio.get_running_loop().time() - started < 10
 
 
+@pytest.mark.matrix
 async def test_many_into_silence_take_no_longer_than_one(side: Side) -> None:
     """Deadlines run side by side, so a dead receiver cannot hold a batch up."""
     assert await side.broker.publish(message(side, 1)) == Accepted()
@@ -192,6 +193,7 @@ async def test_a_destination_of_nobodys_is_rejected_and_finally_refused(side: Si
     assert outcome.final
 
 
+@pytest.mark.matrix
 async def test_the_good_destination_passes_the_check(side: Side) -> None:
     """``check`` and ``publish`` agree about what can be sent to."""
     side.broker.check(side.destination)

@@ -128,6 +128,7 @@ async def test_a_request_under_way_is_answered_by_a_replica_that_drains(
     await _check(pool, load)
 
 
+@pytest.mark.storm
 async def test_a_replica_that_is_paused_makes_no_job_twice(
     database_url: str, pool: Pool, key: str, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def filled(path: str) -> str:
     return re.sub(r"\{[a-z_]+\}", "5", path)
 
 
+@pytest.mark.storm
 async def test_every_read_ends_in_time_while_nothing_can_be_read(api: RunningApi, other: asyncpg.Connection) -> None:
     """Somebody locks every table: each GET route says ``query_too_slow`` and leaves no statement behind."""
     paths = (await api.stranger.get("/v1/openapi.json")).json["paths"]

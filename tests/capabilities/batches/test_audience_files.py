@@ -114,6 +114,7 @@ async def test_a_file_that_was_replaced_is_refused(
     assert await one.read(TERMS, chunk.value) == await two.read(TERMS, chunk.value) == ["1", "3"]
 
 
+@pytest.mark.matrix
 async def test_the_same_file_is_fetched_once_for_many_readers(object_store: ObjectStore, tmp_path: Path) -> None:
     """Ranges that are read at the same time wait for one another's copy."""
     await put(object_store, tmp_path, "id,age,name\n" + "\n".join(f"{number},1,x" for number in range(100)))

@@ -58,6 +58,7 @@ async def ranges(url: str, keys: list[Any], rows: int) -> tuple[list[int], list[
     return [chunk.members for chunk in planned], found
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", DATABASES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

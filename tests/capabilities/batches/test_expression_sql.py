@@ -233,6 +233,7 @@ MORE: dict[FieldType, list[str]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", PAIRS)
 def test_every_form_says_the_same_of_every_odd_value(places: Mapping[Dialect, str], kind: FieldType) -> None:
     """Each sign between two fields, and a field and a literal, over all pairs of values that go wrong somewhere."""
@@ -263,6 +264,7 @@ def test_every_form_says_the_same_of_every_odd_value(places: Mapping[Dialect, st
         assert wrong == []
 
 
+@pytest.mark.storm
 @settings(max_examples=200, deadline=None)
 @given(texts=st.lists(EXPRESSIONS, min_size=1, max_size=3), clients=st.lists(CLIENTS, min_size=1, max_size=6))
 def test_sql_says_what_the_evaluator_says(

@@ -61,6 +61,7 @@ async def test_an_entity_is_polled_in_its_first_window_and_once(world: FanoutWor
     assert row["owner"] is None
 
 
+@pytest.mark.matrix
 async def test_a_restart_repeats_nothing_and_many_schedulers_publish_once(world: FanoutWorld) -> None:
     """Three schedulers at once and a fourth one later: each task is in the queue once."""
     codes = [f"E{number}" for number in range(700)]
@@ -76,6 +77,7 @@ async def test_a_restart_repeats_nothing_and_many_schedulers_publish_once(world:
     assert await world.queued() == world.ids(codes, window)
 
 
+@pytest.mark.matrix
 async def test_every_window_is_published_when_it_begins(world: FanoutWorld) -> None:
     """Windows of a second, one after the other: each once, none before its time."""
     await world.put_module(interval_s=1)
@@ -92,6 +94,7 @@ async def test_every_window_is_published_when_it_begins(world: FanoutWorld) -> N
         assert known < task.window_at + timedelta(seconds=1)
 
 
+@pytest.mark.matrix
 async def test_a_change_of_the_list_is_seen_at_once(world: FanoutWorld) -> None:
     """A new entity is polled in the window that is under way, a disabled one not any more."""
     await world.put_entities(["A"])
@@ -106,6 +109,7 @@ async def test_a_change_of_the_list_is_seen_at_once(world: FanoutWorld) -> None:
         )
 
 
+@pytest.mark.matrix
 async def test_a_gated_module_needs_its_flag(world: FanoutWorld) -> None:
     """SESSIONS only with ENABLE_SESSIONS_POLLING=true, any other module unless its flag says false."""
     await world.put_entities(["A"], "SESSIONS,LOCATIONS")
@@ -133,6 +137,7 @@ async def test_a_slow_entity_holds_up_nobody(world: FanoutWorld) -> None:
         await eventually_async(lambda: len(hub.ended) == len(CODES) + 1, what="the slow one, too")
 
 
+@pytest.mark.matrix
 async def test_one_entity_has_no_more_runs_at_once_than_it_may(world: FanoutWorld) -> None:
     """Two at once over all modules and processes; the others come when there is room."""
     hub = Hub()
@@ -151,6 +156,7 @@ async def test_one_entity_has_no_more_runs_at_once_than_it_may(world: FanoutWorl
     assert hub.most == 2
 
 
+@pytest.mark.matrix
 async def test_an_entity_that_wants_everything_leaves_slots_to_others(world: FanoutWorld) -> None:
     """Twelve slow tasks of one entity are first in the queue; with four slots and two at once, others run meanwhile."""
     hub = Hub()
@@ -198,6 +204,7 @@ async def test_the_newest_window_supersedes_a_backlog(world: FanoutWorld) -> Non
     assert (consumer.counts["expired"], consumer.counts["superseded"]) == (1, 1)
 
 
+@pytest.mark.matrix
 async def test_a_failed_run_is_tried_again_within_its_window(world: FanoutWorld) -> None:
     """It changes nothing but the count of failures; the next success begins anew."""
     hub = Hub(fails={"A": ValueError("no")})
@@ -372,6 +379,7 @@ async def test_a_task_of_a_short_window_is_tried_soon_where_nobody_has_its_funct
     assert without.counts["no_handler"] == 1
 
 
+@pytest.mark.matrix
 async def test_a_partner_that_is_not_known_allows_nothing(world: FanoutWorld) -> None:
     """One that was made a moment ago has limits that are not known here yet."""
     hub = Hub()

@@ -296,6 +296,7 @@ async def test_a_hold_is_kept_in_the_loop(world: FanoutWorld, watch: Watch) -> N
     assert await world.pool.fetchval(asked) == "firing"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("queue", ["rabbitmq", "postgres"])
 async def test_dead_letters_are_told_of_until_they_are_gone_and_a_process_says_what_it_did(
     world: FanoutWorld, watch: Watch, queue: str, monkeypatch: pytest.MonkeyPatch

@@ -152,6 +152,7 @@ async def test_a_gate_is_in_the_environment_of_each_scheduler(one: Explained) ->
     assert await one.ask("LOCATIONS") == ("due", ["window_open", "never_succeeded"])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("sql", "code"),
     [

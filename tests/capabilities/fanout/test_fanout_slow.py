@@ -34,6 +34,7 @@ async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncItera
         yield world
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("failures", [1, 0], ids=["its last run", "one before its last run"])
 async def test_entities_that_timed_out_leave_the_slots_to_healthy_ones(world: FanoutWorld, failures: int) -> None:
     """FAN-10: by the ledger, so also after a restart; they run when there is room, and quick runs end it."""
@@ -80,6 +81,7 @@ class HangingHub:
             self.timed_out[task.entity_code] += 1
 
 
+@pytest.mark.matrix
 async def test_what_times_out_is_slow_in_every_consumer_from_then_on(world: FanoutWorld) -> None:
     """FAN-10: three consumers with eight slots each; a time-out in one of them is known to all through the ledger."""
     hub = HangingHub()
@@ -98,6 +100,7 @@ async def test_what_times_out_is_slow_in_every_consumer_from_then_on(world: Fano
         assert {code for consumer in consumers for code, _ in consumer.slow.entities} == set(HANGING)
 
 
+@pytest.mark.matrix
 async def test_a_window_that_a_slow_entity_loses_is_in_the_log(world: FanoutWorld) -> None:
     """Operators see which entity lost which window for want of a slow slot."""
     holder, loser = HANGING[:2]

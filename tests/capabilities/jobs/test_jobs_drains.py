@@ -133,6 +133,7 @@ async def test_claims_that_follow_each_other_start_each_lane_in_due_order(
         assert due_s == sorted(due_s)
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("_lanes_at_once")
 @pytest.mark.parametrize("concurrency", [None, 8], ids=["free", "limited"])
 @pytest.mark.parametrize(("task_type", "priority"), [("work", 0), ("work", 7), ("beside", 0)])

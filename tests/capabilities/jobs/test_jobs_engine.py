@@ -332,6 +332,7 @@ async def test_higher_priorities_run_first_among_due_work(database_url: str) -> 
     assert order == [4, 2, 0, 3, 1]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("rate_per_s", [None, 100_000.0])
 async def test_priorities_that_have_no_jobs_any_more_cost_claims_nothing(
     database_url: str, monkeypatch: pytest.MonkeyPatch, rate_per_s: float | None

@@ -4,6 +4,8 @@ import asyncio
 import json
 from dataclasses import replace
 
+import pytest
+
 from kit.broker_sides import KafkaSide, Side
 from kit.engine import policy, running_engine
 from kit.kafka_polls import read_raw
@@ -35,6 +37,7 @@ async def test_a_job_arrives_with_its_id_payload_attempt_and_fence(side: Side, d
     assert (headers["tickwright-attempt"], headers["tickwright-fence"]) == ("1", str(row["fence"]))
 
 
+@pytest.mark.matrix
 async def test_a_job_whose_target_is_killed_arrives_after_it_is_back(side: Side, database_url: str) -> None:
     """A refusal is a failed attempt that is tried again under the same id, until it is taken, once."""
     kinds = {"remind": _kind(side)}

@@ -137,6 +137,7 @@ async def test_a_drain_leaves_no_marked_row_behind(database_url: str, mark: str)
     assert runs == Counter(ids)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("concurrency", [None, 50], ids=["free", "limited"])
 @pytest.mark.parametrize("dragging", [False, True], ids=["quick", "dragging"])
 async def test_rows_that_were_held_during_a_drain_run_when_their_transaction_ends(

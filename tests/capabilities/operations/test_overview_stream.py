@@ -214,6 +214,7 @@ async def test_who_does_not_read_is_let_go(database_url: str, monkeypatch: pytes
         await reads.next()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("broken", ["refused", "silent"])
 async def test_while_the_database_is_away_the_last_snapshot_says_so(database_url: str, broken: str) -> None:
     """Since when, and why; the stream stays open, and what comes back is fresh."""

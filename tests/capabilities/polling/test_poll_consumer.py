@@ -241,6 +241,7 @@ async def test_the_suite_notices_a_throttled_poll_that_comes_first(
         await check_a_throttled_poll_comes_behind_the_others(database_url)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("header", ["0", "Sat, 01 Jan 2000 00:00:00 GMT"])
 async def test_a_throttled_poll_is_not_asked_again_at_once(database_url: str, header: str) -> None:
     """A silence that the partner says is over already is a second, and the poll's own wait grows beside it."""
@@ -322,6 +323,7 @@ async def test_a_couriers_limits_hold_in_every_window_as_the_courier_sees_them(d
         assert trackers.ids
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "value"),
     [("status", "x" * 101), ("events", ({"at": NOW},)), ("at", "yesterday"), ("events", (ScanEvent(NOW, object()),))],  # type: ignore[arg-type]

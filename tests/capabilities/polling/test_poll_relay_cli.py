@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from pydantic import SecretStr
 
 from kit.cli import environment, tickwright
@@ -11,6 +12,7 @@ from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
 
 
+@pytest.mark.storm
 async def test_a_relay_that_stands_is_seen_and_reconciled(
     database_url: str, kafka_server: KafkaServer, kafka_prefix: str
 ) -> None:

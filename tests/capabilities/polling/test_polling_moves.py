@@ -17,6 +17,7 @@ from tickwright.capabilities.polling.wheels.loops import Move
 MINUTE = timedelta(minutes=1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("old", "new"), [(10, 5), (5, 20), (10, 10_080)])
 async def test_trackers_follow_their_account_to_another_interval(wheels: Wheels, old: int, new: int) -> None:
     """All of them, none selected twice for one second, none left without a turn."""

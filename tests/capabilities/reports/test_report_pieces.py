@@ -59,6 +59,7 @@ def of_sqlite(_url: str, folder: Path) -> Any:
     return query(f"sqlite://{folder}/empty.db", f"{numbers} SELECT id, hex(zeroblob({ROW_BYTES // 2})) AS text FROM n")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("make", [of_a_function, of_postgres, of_sqlite])
 async def test_a_thousand_rows_of_a_megabyte_take_the_room_of_a_few(
     database_url: str, tmp_path: Path, make: Callable[[str, Path], Any]
@@ -141,6 +142,7 @@ async def test_a_missing_bound_in_the_query_is_noticed(
         await check_too_large(of_large_postgres(database_url, tmp_path), tmp_path / "part.ndjson")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("column", ["repeat('x', 16000000)", "decode(repeat('ab', 16000000), 'hex')"])
 async def test_rows_just_below_the_bound_are_written(database_url: str, tmp_path: Path, column: str) -> None:
     """A few of the largest rows are in memory at once, and no more, although they are sent as twice as much."""

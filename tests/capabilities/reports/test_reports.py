@@ -162,6 +162,7 @@ class Unprintable(Exception):
         raise TypeError
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
@@ -266,6 +267,7 @@ async def test_a_part_that_takes_too_long_is_cancelled_and_tried_again(reports: 
     assert row["error"] == "slow: it took longer than 0.1 s (listener_timeout)"
 
 
+@pytest.mark.matrix
 async def test_nobody_who_brings_a_part_is_told_again_and_then_given_up(reports: ReportWorld) -> None:
     """The delayed check: never a hang, and the words name who did not come."""
     plan = plan_of("nobody", check_every_s=1, checks=2)

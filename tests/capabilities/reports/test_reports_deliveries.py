@@ -84,6 +84,7 @@ async def left(desk: ReportApi) -> list[str]:
     return files + [found.key for found in await desk.world.objects.listing("parts/", 100)]
 
 
+@pytest.mark.matrix
 async def test_a_services_rows_are_joined_with_the_others(each: ReportApi) -> None:
     """It is told what to bring, delivers, and the file has its rows with the types that were declared."""
     report_id = await each.asked("paid", conditions={"country": "NL"})
@@ -418,6 +419,7 @@ async def noted(database_url: str, tmp_path: Path, redis_server: RedisServer) ->
 Check = Callable[[ReportApi], Awaitable[None]]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("check", [check_the_file_of_another_report, check_the_object_that_counts])
 async def test_a_note_in_redis_deletes_nothing_but_what_a_delivery_has_put_away(noted: ReportApi, check: Check) -> None:
     """A program that writes to Redis can change rows of this part, and no object of another report."""

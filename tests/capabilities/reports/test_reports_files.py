@@ -177,6 +177,7 @@ AWAY = Unavailable("object_store_unavailable", "it does not answer")
 NO = Rejected("object_store_refused", "access denied")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("after", "error", "status", "code"),
     [
@@ -223,6 +224,7 @@ async def test_a_stranger_with_a_link_sees_no_address_of_the_store(alone: Report
     assert refused.json["detail"] == "no answer of https://store.example/…"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("error", [AWAY, None])
 async def test_a_file_that_breaks_off_is_no_whole_answer(alone: ReportWorld, error: Exception | None) -> None:
     """The store fails or falls short behind the first byte: the client sees that bytes are missing."""

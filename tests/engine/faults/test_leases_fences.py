@@ -104,6 +104,7 @@ async def test_a_takeover_waits_for_a_protected_transaction_and_gets_the_lease_w
     assert await fences_of_effects(pool) == [heir.fence]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("renewal_due", [False, True], ids=["fresh", "renewal due"])
 async def test_a_transaction_longer_than_the_lease_commits_under_its_token(
     pool: asyncpg.Pool, *, renewal_due: bool

@@ -54,6 +54,7 @@ HOWS: tuple[How, ...] = ("unsent", "unheard", "late")
 RUN = Run("DE*ABC", "CDRS", 1_700_000_000 // 900 * 900, 1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("word", [PARTS, STEPS], ids=["parts", "steps"])
 async def test_a_report_is_made_although_answers_of_its_claims_are_lost(
@@ -81,6 +82,7 @@ async def test_a_report_is_made_although_answers_of_its_claims_are_lost(
     assert row["owner"] is None
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("word", [CHUNKS, EXECUTIONS], ids=["chunks", "executions"])
 async def test_an_execution_ends_although_answers_of_its_claims_are_lost(
@@ -102,6 +104,7 @@ async def test_an_execution_ends_although_answers_of_its_claims_are_lost(
     assert Counter(work.log) == {(execution_id, number): 1 for number in range(3)}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", HOWS)
 async def test_polls_are_made_although_answers_of_their_claims_are_lost(database_url: str, how: How) -> None:
     """POL-1: each poll is made once."""

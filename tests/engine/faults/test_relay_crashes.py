@@ -27,6 +27,7 @@ async def world(database_url: str) -> AsyncIterator[RelayWorld]:
         yield world
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("probe", ["lease.taken", "relay.claimed", "relay.published_not_marked", "relay.marked"])
 async def test_a_relay_killed_between_two_effects_loses_nothing(world: RelayWorld, tmp_path: Path, probe: str) -> None:
     """After kill -9 at each probe the next relay sends the rest; what comes twice comes under the same id."""

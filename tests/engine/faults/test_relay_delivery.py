@@ -138,6 +138,7 @@ async def test_an_idle_relay_is_woken_by_an_insert(world: RelayWorld, monkeypatc
             await eventually_async(partial(more_than, world, seen), what="it left")
 
 
+@pytest.mark.storm
 async def test_an_idle_relay_costs_about_one_transaction_a_second(world: RelayWorld, database_url: str) -> None:
     """Polls renew the lease, so there is nothing beside them."""
     watcher = await asyncpg.connect(database_url)
@@ -436,6 +437,7 @@ async def test_hundreds_of_silent_destinations_do_not_hold_up_another(
     await check_silent_crowd(world, monkeypatch)
 
 
+@pytest.mark.storm
 async def test_a_silent_crowd_without_places_of_its_own_is_found(
     world: RelayWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ async def check_a_slow_claim_costs_no_lease(world: BatchWorld, folder: Path, kin
         assert await beside.fetch(statements["declare_lost"]) == [], f"lost in the middle of a claim: {kind}"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_claim_that_takes_long_costs_no_lease(batches: BatchWorld, tmp_path: Path, kind: str) -> None:
     """CLG-1."""

@@ -177,6 +177,7 @@ async def test_one_trace_goes_from_the_caller_to_whoever_receives(database_url: 
     assert normal(shown[1]) == normal(drawn(spans)), drawn(spans)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("listening", [True, False])
 def test_a_collector_that_does_not_answer_holds_up_no_end(database_url: str, tmp_path: Path, listening: bool) -> None:
     """Deaf or away: what was not sent by then is dropped."""

@@ -89,6 +89,7 @@ async def look_at_the_schema(settings: Settings) -> None:
     await ensure_schema(Database(url, url))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("start", [start_all_roles, start_a_program, look_at_the_schema])
 async def test_a_start_that_is_cut_at_any_statement_says_that_the_database_does_not_answer(
     database_url: str, tmp_path: Path, start: Callable[[Settings], Awaitable[None]]

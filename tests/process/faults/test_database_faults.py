@@ -138,6 +138,7 @@ async def until(pool: Pool, query: str, *arguments: Any, is_: Any = True) -> Non
 # ---------------------------------------------------------------------- polling
 
 
+@pytest.mark.matrix
 async def test_a_fault_under_the_registrar_places_each_tracker_once(wheels: Wheels, fault: Fault) -> None:
     """What was taken from the intake and not committed is there again, and is placed."""
     await wheels.pool.execute(REGISTER, "a", "dhl", "AWB", TRACKERS)
@@ -148,6 +149,7 @@ async def test_a_fault_under_the_registrar_places_each_tracker_once(wheels: Whee
     assert await wheels.pool.fetchval(_ON_WHEEL, 6) == TRACKERS
 
 
+@pytest.mark.matrix
 async def test_a_fault_under_the_selector_selects_each_turn_once(wheels: Wheels, fault: Fault) -> None:
     """A turn is advanced and its polls are written in one transaction: after the crash both are, or neither."""
     await wheels.register(TRACKERS)
@@ -162,6 +164,7 @@ async def test_a_fault_under_the_selector_selects_each_turn_once(wheels: Wheels,
     assert len({row["id"] for row in polls}) == TRACKERS
 
 
+@pytest.mark.matrix
 async def test_a_fault_under_the_corrector_moves_each_tracker_once(wheels: Wheels, fault: Fault) -> None:
     """An account with another interval: all of its trackers stand on the new wheel, and none is lost between two."""
     await wheels.register(TRACKERS)
@@ -176,6 +179,7 @@ async def test_a_fault_under_the_corrector_moves_each_tracker_once(wheels: Wheel
     assert await wheels.pool.fetchval("SELECT count(*) FROM tickwright.trackers") == TRACKERS
 
 
+@pytest.mark.matrix
 async def test_a_fault_under_the_judge_judges_each_turn_once(wheels: Wheels, fault: Fault) -> None:
     """A turn that was being judged is judged afterwards: whoever stood in its slot counts once."""
     await wheels.register(TRACKERS)
@@ -193,6 +197,7 @@ async def test_a_fault_under_the_judge_judges_each_turn_once(wheels: Wheels, fau
     assert counted == stood > 0
 
 
+@pytest.mark.matrix
 async def test_a_fault_under_the_relay_of_polls_publishes_each_poll_once(
     fault: Fault, kafka_server: KafkaServer, kafka_prefix: str
 ) -> None:
@@ -208,6 +213,7 @@ async def test_a_fault_under_the_relay_of_polls_publishes_each_poll_once(
 # ---------------------------------------------------------------------- the outbox
 
 
+@pytest.mark.matrix
 async def test_a_fault_under_the_relay_sends_every_message(fault: Fault) -> None:
     """Messages were sent and their rows could not be deleted: none is lost, and what comes again has the same id."""
     async with relay_world(fault.url) as world:
@@ -222,6 +228,7 @@ async def test_a_fault_under_the_relay_sends_every_message(fault: Fault) -> None
 # ---------------------------------------------------------------------- campaigns
 
 
+@pytest.mark.matrix
 async def test_a_fault_under_the_producer_makes_each_execution_once(world: BatchWorld, fault: Fault) -> None:
     """Ten slots of five batches: fifty executions, whatever was open in the crash."""
     first = await world.pool.fetchval("SELECT date_trunc('hour', clock_timestamp()) - interval '9 hours'")
@@ -240,6 +247,7 @@ async def test_a_fault_under_the_producer_makes_each_execution_once(world: Batch
     assert all(executions == slots >= 10 for executions, slots in counts)
 
 
+@pytest.mark.matrix
 async def test_a_fault_under_the_consumer_gives_each_client_one_action(world: BatchWorld, fault: Fault) -> None:
     """The chunks whose transactions were cut are done again, and no other."""
     execution_id = await world.start(await world.put())
@@ -252,6 +260,7 @@ async def test_a_fault_under_the_consumer_gives_each_client_one_action(world: Ba
     await process.stop()
 
 
+@pytest.mark.matrix
 async def test_a_fault_under_the_checker_releases_each_action_once(world: BatchWorld, fault: Fault) -> None:
     """The messages and the mark of their chunk are one transaction."""
     process = await world.process(Numbers(members=MEMBERS))

@@ -127,6 +127,7 @@ async def _placed(wheels: Wheels) -> None:
     await until(wheels, "SELECT count(*) FROM tickwright.tracker_intake", is_=0)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", HOW)
 async def test_each_tracker_is_placed_once(wheels: Wheels, tmp_path: Path, how: str) -> None:
     """What the registrar had taken from the intake is there again, or is placed, never both."""
@@ -144,6 +145,7 @@ async def test_each_tracker_is_placed_once(wheels: Wheels, tmp_path: Path, how: 
     assert await wheels.pool.fetchval("SELECT count(*) FROM tickwright.trackers") == 2 * TRACKERS
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", HOW)
 async def test_each_tracker_moves_once(wheels: Wheels, tmp_path: Path, how: str) -> None:
     """The account has another interval: the corrector leaves no tracker between two wheels, and none on both."""
@@ -162,6 +164,7 @@ async def test_each_tracker_moves_once(wheels: Wheels, tmp_path: Path, how: str)
     assert await wheels.pool.fetchval(_ON_WHEEL, 10) == TRACKERS
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", HOW)
 async def test_each_turn_is_judged_once(wheels: Wheels, tmp_path: Path, how: str) -> None:
     """Whoever stood in a slot counts once for its turn."""
@@ -184,6 +187,7 @@ async def test_each_turn_is_judged_once(wheels: Wheels, tmp_path: Path, how: str
     assert counted == stood > 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", HOW)
 async def test_what_is_old_goes_and_nothing_else(wheels: Wheels, tmp_path: Path, how: str) -> None:
     """Upkeep deletes in batches of a thousand; a batch that was cut is deleted by the next one."""

@@ -34,6 +34,7 @@ async def deaf(task):
 """
 
 
+@pytest.mark.storm
 async def test_a_function_that_swallows_its_cancellation_does_not_hold_the_process(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -128,6 +129,7 @@ SELECT (SELECT count(*) FROM tickwright.scheduled_tasks WHERE status = 'complete
 """
 
 
+@pytest.mark.storm
 async def test_what_ignored_its_cancellation_is_taken_over_behind_an_orderly_stop(
     database_url: str, tmp_path: Path
 ) -> None:

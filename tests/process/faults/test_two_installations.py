@@ -66,6 +66,7 @@ def _settings(url: str, folder: Path, number: int, **more: Any) -> Settings:
     return settings_of(url, home, "", **more)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_place_of_another_installation_is_refused(
     urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path, place: str
@@ -89,6 +90,7 @@ async def test_a_place_of_another_installation_is_refused(
         pass  # it uses none of them
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_mark_that_is_not_compared_is_found(
     urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str

@@ -109,6 +109,7 @@ async def test_a_server_killed_in_the_middle_leaves_no_file(mortal_postgres: Pos
     await sources.aclose()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("when", ["connecting", "kept", "reading"])
 async def test_a_server_that_falls_silent_costs_the_query_s_time(pg_server: PostgresServer, when: str) -> None:
     """Not more: neither the connection nor the cancel is waited for without end."""

@@ -156,6 +156,7 @@ async def test_a_huge_value_that_fits_is_refused_where_it_is_made(source: FileSo
     assert status_bytes(os.getpid(), "VmHWM") - before < 64 * MIB
 
 
+@pytest.mark.matrix
 async def test_a_hostile_file_of_the_object_store_takes_no_memory_of_the_process(
     object_store: ObjectStore, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ async def _scheduled(url: str, key: str) -> bool:
         return answer.status == 201
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("table", ATTACKS)
 async def test_a_lock_without_a_right_is_ended_and_jobs_run_again(
     app_role: AppRole, pool: Pool, tmp_path: Path, table: str
@@ -358,6 +359,7 @@ def test_the_doctor_says_of_which_roles_no_session_can_be_ended(plain: Plain) ->
     assert found() == []
 
 
+@pytest.mark.storm
 async def test_a_session_that_cannot_be_ended_is_named_with_the_remedy_until_it_can(
     plain: Plain, tmp_path: Path
 ) -> None:

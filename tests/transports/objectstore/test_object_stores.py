@@ -242,6 +242,7 @@ async def test_a_file_that_is_not_there_is_our_mistake(object_store: ObjectStore
         await object_store.fetch_file("a", tmp_path / "nowhere" / "back")
 
 
+@pytest.mark.matrix
 async def test_the_event_loop_goes_on_during_a_large_transfer(object_store: ObjectStore, tmp_path: Path) -> None:
     """64 MiB up and down: the loop turns all the while. A transfer in the loop itself would leave it a turn or two."""
     source = make_file(tmp_path / "source", 64 * MIB)

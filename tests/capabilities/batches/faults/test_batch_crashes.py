@@ -3,6 +3,8 @@
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from kit.batches import AGAIN_S, MEMBERS, BatchWorld, Numbers, is_right, redone, sent_once, start
 from kit.fanout import killed
 from kit.fanout_worlds import killed_at_the_end, stopped
@@ -18,6 +20,7 @@ async def begun(world: BatchWorld, name: str) -> int:
     return await world.start(await world.put(name))
 
 
+@pytest.mark.storm
 async def test_a_killed_consumer_is_resumed_at_its_chunk(batches: BatchWorld, tmp_path: Path) -> None:
     """Kill -9 at every point between two effects: the same actions, once, and at most the open chunk done again."""
     for point in CONSUMER_POINTS:

@@ -34,6 +34,7 @@ def not_sent(scheduler: FanoutScheduler) -> int:
     return scheduler.counts["refused"] + scheduler.counts["unknown"]
 
 
+@pytest.mark.storm
 async def test_a_killed_node_loses_nothing_that_is_published_or_worked_on(worlds: Worlds) -> None:
     """Kill -9 between claim and publish of one module and in the middle of another: all run, once; all come back."""
     world, hub, stops = await worlds.make("redis"), Hub(), Stops()
@@ -84,6 +85,7 @@ async def test_a_killed_node_loses_nothing_that_is_published_or_worked_on(worlds
     assert hub.overlaps == []
 
 
+@pytest.mark.storm
 async def test_lost_confirms_cost_duplicates_and_nothing_else(worlds: Worlds) -> None:
     """What nobody confirmed is sent again under the same claim and id; consumers drop the second one."""
 
@@ -170,6 +172,7 @@ async def test_duplicates_under_load_run_once(worlds: Worlds) -> None:
     await worlds.each(check)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("hours", [1.0, -1.0])
 async def test_a_schedulers_own_clock_decides_nothing(worlds: Worlds, tmp_path: Path, hours: float) -> None:
     """One whose wall clock is off by an hour publishes the same windows as one whose clock is right."""

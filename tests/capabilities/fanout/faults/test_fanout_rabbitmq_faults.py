@@ -102,6 +102,7 @@ async def test_what_waited_here_when_the_connection_was_lost_is_not_handed_out_t
             assert await nothing_comes(source, 0.1)
 
 
+@pytest.mark.storm
 async def test_a_lost_confirm_brings_two_and_not_none(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
     """Nobody can tell whether the copy was taken: the original stays, and the caller's word holds."""
     async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:
@@ -168,6 +169,7 @@ async def test_an_alarm_stops_no_consumer(fanout: Fanout, mortal_rabbit: RabbitS
         assert {one.message_id for one in (await fanout.dead.peek(10)).messages} >= {"b", "c"}
 
 
+@pytest.mark.storm
 async def test_what_cannot_be_delayed_waits_here_and_is_not_spent(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
     """An alarm of minutes must not turn waiting tasks into dead letters: no delivery is counted, nothing spins."""
     await check_parked_and_not_spent(fanout, mortal_rabbit)

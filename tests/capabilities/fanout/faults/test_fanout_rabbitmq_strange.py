@@ -83,6 +83,7 @@ async def put_with(fanout: Fanout, body: bytes = b"{}", **properties: Any) -> No
 # ---------------------------------------------------------------------------------------------- strange messages
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("what", UNREADABLE)
 async def test_properties_that_nobody_can_read_close_no_connection(fanout: Fanout, what: str) -> None:
     """The task is handed out without them; those in work beside it are not disturbed, and it can be buried and seen."""
@@ -250,6 +251,7 @@ async def test_a_connection_that_counts_at_once_is_found(
         await test_each_connection_that_is_lost_at_once_lengthens_the_pause(fanout, monkeypatch, rabbit_server, 3600.0)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "headers",
     [
@@ -453,6 +455,7 @@ async def test_what_is_buried_again_at_once_is_not_requeued_for_ever(fanout: Fan
         burying.cancel()
 
 
+@pytest.mark.storm
 async def test_a_requeue_that_nobody_confirms_keeps_the_dead_letter(
     fanout: Fanout, rabbit_server: RabbitServer
 ) -> None:

@@ -285,6 +285,7 @@ async def test_a_full_redis_is_one_that_does_not_answer(two: Two, mortal_redis: 
     assert [line["event"] for line in lines].count("fanout.marks_redis_unavailable") == 2  # one for each scheduler
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
 async def test_a_redis_that_is_far_decides_slowly_or_counts_as_away(two: Two, each_way_s: float) -> None:
     """Below its bound of a second it decides; beyond, the ledger does, and what arrives late changes nothing."""

@@ -85,6 +85,7 @@ async def test_a_claim_that_nobody_of_us_wrote_stops_no_run(
         assert await end_one(runs, run, begun, 1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("value", ["abc", "nan", "1e300", b"\xff", None])
 async def test_fan_out_goes_on_beside_garbage_in_redis(
     redis_server: RedisServer, database_url: str, value: str | bytes | None
@@ -103,6 +104,7 @@ async def test_fan_out_goes_on_beside_garbage_in_redis(
             await eventually_async(lambda: set(hub.codes) >= set(codes), what="all run")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("refuse", "allow"),
     [

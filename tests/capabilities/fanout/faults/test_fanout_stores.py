@@ -83,6 +83,7 @@ async def test_a_flush_costs_a_duplicate_message_at_worst(worlds: Worlds) -> Non
     assert hub.overlaps == []
 
 
+@pytest.mark.storm
 async def test_redis_killed_while_a_window_is_published_loses_nothing(worlds: Worlds) -> None:
     """Three chunks are published and not sealed: the ledger decides about the rest, for whoever asks."""
     world, hub, stops = await worlds.make("redis"), Hub(), Stops()
@@ -121,6 +122,7 @@ async def check_last_executed(world: FanoutWorld, hub: Hub, code: str) -> None:
     assert runs[-1].window_at <= ledger
 
 
+@pytest.mark.storm
 async def test_with_redis_fan_out_goes_on_while_the_database_is_down(worlds: Worlds) -> None:
     """Window after window, published from the lists and run under Redis' claims; the ledger hears of it later."""
     world, hub = await worlds.make("redis"), Hub()
@@ -183,6 +185,7 @@ async def test_while_the_database_is_down_nobody_calls_a_partner(worlds: Worlds)
         await won(world, ["FIRST", "FREE", "LIMITED"], window, BACK_S)
 
 
+@pytest.mark.storm
 async def test_without_redis_tasks_wait_while_the_database_is_down(worlds: Worlds) -> None:
     """What comes goes through the delay queue; what ran is written when it is back; what could not end runs again."""
     world, hub = await worlds.make("postgres"), Hub()

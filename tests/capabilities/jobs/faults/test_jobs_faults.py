@@ -280,6 +280,7 @@ async def test_a_last_attempt_that_kills_its_worker_is_the_last(
     assert [event.attempt for event in starts] == [*range(1, max_attempts + 1)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", ["immediate", "kill9"])
 async def test_a_database_crash_loses_no_job(tmp_path: Path, mode: str) -> None:
     """A crash of PostgreSQL under load: what was acknowledged is there, and every job ends."""

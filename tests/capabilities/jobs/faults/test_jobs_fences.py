@@ -88,6 +88,7 @@ def _of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (row["status"], row.get("attempts"), row.get("fence"), row.get("error_message"))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_a_zombies_report_changes_nothing_while_another_attempt_runs(

@@ -85,6 +85,7 @@ async def _nothing_live(pool: Any) -> bool:
 # ---------------------------------------------------------------------- J2: a worker's clock
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("hours", [2.0, -2.0])
 async def test_a_workers_own_clock_starts_no_job_early_and_leaves_none(
     database_url: str, tmp_path: Path, hours: float

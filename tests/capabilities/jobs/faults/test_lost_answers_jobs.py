@@ -49,6 +49,7 @@ async def _none_left(connection: asyncpg.Connection) -> bool:
     return bool(await connection.fetchval(LIVE) == 0)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", ["unsent", "unheard", "late"])
 @pytest.mark.parametrize("kind", [{}, {"rate_per_s": 400.0}, {"concurrency": 7}], ids=["free", "rate", "limited"])
 async def test_a_claim_that_is_cut_costs_no_job_and_no_attempt(
@@ -135,6 +136,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", ["unsent", "unheard", "late"])
 @pytest.mark.parametrize("name", RESULTS)
 async def test_a_result_that_is_cut_is_written_once(database_url: str, how: How, name: str) -> None:
@@ -269,6 +271,7 @@ async def test_a_result_that_is_refused_for_a_while_is_written_later(database_ur
     await other.close()
 
 
+@pytest.mark.storm
 async def test_five_thousand_jobs_are_done_under_seventy_cuts(database_url: str) -> None:
     """J1: answers of claims and of results are lost again and again; each job is done, as its first attempt."""
     runs: Counter[int] = Counter()

@@ -49,6 +49,7 @@ GOOD = {
 COPIED = "CREATE TABLE copied AS SELECT to_jsonb(repeat('a', 900000)) AS kept, to_jsonb(repeat('a', 90000)) AS small"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bomb", BOMBS)
 async def test_json_that_is_much_longer_as_text_is_refused_where_it_comes_in(database_url: str, bomb: str) -> None:
     """A payload or headers: a constraint is named, and nothing was written."""

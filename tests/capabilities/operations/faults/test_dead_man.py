@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from kit.cli import environment
 from kit.forks import Child
 from kit.ports import free_port
@@ -28,6 +30,7 @@ def _process(url: str, folder: Path, role: str) -> Iterator[Child]:
         kill_group(child)
 
 
+@pytest.mark.storm
 async def test_a_scheduler_killed_while_it_judges_is_told_of_and_the_alert_ends_with_a_new_one(
     database_url: str, pool: Pool, tmp_path: Path
 ) -> None:

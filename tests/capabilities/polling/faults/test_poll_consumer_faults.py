@@ -44,6 +44,7 @@ async def _check_effects(pool: Pool, trackers: Trackers) -> None:
     assert (await slice_of(pool, trackers))["polled"] == len(trackers.ids)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("kill_at", "times"),
     [
@@ -75,6 +76,7 @@ async def test_kill_9_of_a_consumer_loses_no_poll_and_doubles_no_effect(
         await pool.close()
 
 
+@pytest.mark.storm
 async def test_a_storm_of_kills_doubles_nothing(database_url: str, tmp_path: Path) -> None:
     """POL-1: three consumers die one after the other in the middle of their work."""
     async with Courier() as courier:
@@ -140,6 +142,7 @@ async def test_limits_hold_over_two_processes_from_their_start_and_through_a_kil
         await pool.close()
 
 
+@pytest.mark.storm
 async def test_open_calls_keep_to_the_concurrency_while_calls_hang_and_consumers_are_killed(
     database_url: str, tmp_path: Path
 ) -> None:

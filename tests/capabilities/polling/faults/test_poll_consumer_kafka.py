@@ -114,6 +114,7 @@ async def test_kill_9_of_one_of_two_consumers_loses_no_poll_and_doubles_no_effec
         await _check_effects(world.pool, trackers)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kill_at", ["polls.before_results", "polls.before_commit", "polls.results_written"])
 async def test_a_consumer_killed_around_its_effect_loses_no_poll_and_doubles_no_effect(
     world: PollWorld, tmp_path: Path, kill_at: str
@@ -311,6 +312,7 @@ async def test_a_record_that_is_no_poll_is_skipped_and_blocks_nothing(world: Pol
     await _check_effects(world.pool, trackers)
 
 
+@pytest.mark.storm
 async def test_a_partner_that_nobody_serves_holds_up_nobody_for_longer_than_its_interval(world: PollWorld) -> None:
     """Its polls are over when their trackers' next turn is due: counted, and the offsets go on."""
     trackers = await publish(world, 100)
@@ -328,6 +330,7 @@ async def test_a_partner_that_nobody_serves_holds_up_nobody_for_longer_than_its_
     assert (await slice_of(world.pool, trackers))["superseded"] == 100
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seen_by", ["the source", "the consumer"])
 async def test_overdue_polls_that_are_read_again_after_kill_9_are_counted_once(
     world: PollWorld, tmp_path: Path, seen_by: str

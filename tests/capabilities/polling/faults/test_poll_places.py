@@ -53,6 +53,7 @@ def found(seen: list[Seen]) -> Places:
     }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("partitions", [1, 3, 12, 100])
 async def test_a_keys_partition_is_the_one_that_the_producer_chooses(
     kafka_server: KafkaServer, kafka_prefix: str, partitions: int

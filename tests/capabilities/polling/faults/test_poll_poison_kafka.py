@@ -166,6 +166,7 @@ async def test_polls_that_stand_there_again_are_passed(world: PollWorld) -> None
 NO_SLOT = 1_999_999_999
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("ahead_s", "slot_id"), [(7200, None), (7200, NO_SLOT), (30, NO_SLOT), (-5, NO_SLOT)])
 async def test_nobody_is_asked_for_a_turn_that_no_relay_sends(
     world: PollWorld, ahead_s: int, slot_id: int | None
@@ -212,6 +213,7 @@ def settings_of(world: PollWorld, topic: str) -> str:
     return str(found.result(10)[COMPRESSION].value)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("made_by", ["this release", "an earlier release"])
 async def test_what_is_small_only_while_it_is_packed_is_refused_by_the_broker(world: PollWorld, made_by: str) -> None:
     """Of a few kilobytes a reader would have to make 64 MB. Topics that are there are altered by the relay."""
@@ -250,6 +252,7 @@ async def test_a_topic_that_may_not_be_altered_is_refused(world: PollWorld, monk
     await world.log().open(0)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("value", "problem"),
     [

@@ -57,6 +57,7 @@ async def seen_of(world: PollWorld) -> PollRelayView | None:
     return views[0] if views else None
 
 
+@pytest.mark.storm
 async def test_a_relay_that_publishes_all_the_time_has_no_problem(world: PollWorld) -> None:
     """The numbers and the position are of different instants; only what cannot be right at any is a problem."""
     relay = world.relay()

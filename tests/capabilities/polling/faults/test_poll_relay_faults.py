@@ -46,6 +46,7 @@ async def proxy(kafka_server: KafkaServer) -> AsyncIterator[KafkaProxy]:
         yield proxy
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("probe", ["lease.taken", FROZEN, PUBLISHED, MARKED])
 async def test_a_relay_killed_between_two_effects_loses_and_doubles_nothing(
     world: PollWorld, tmp_path: Path, probe: str
@@ -167,6 +168,7 @@ async def test_a_commit_that_arrives_while_the_log_is_opened_again_is_found(
     assert relay.counters.doubts == 1
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
 async def test_a_kafka_that_is_far_gets_each_poll_once(
     world: PollWorld, kafka_server: KafkaServer, proxy: KafkaProxy, each_way_s: float
@@ -242,6 +244,7 @@ async def test_a_full_batch_passes_a_topic_that_takes_no_large_sets(world: PollW
     await world.check()
 
 
+@pytest.mark.storm
 async def test_a_broker_killed_in_the_middle_and_started_again_loses_nothing(
     database_url: str, kafka_of_my_own: KafkaServer, kafka_prefix: str
 ) -> None:
@@ -279,6 +282,7 @@ async def test_brokers_killed_in_turn_lose_and_double_nothing(
         assert relay.refusal is None
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(240)
 async def test_a_storm_of_kills_at_every_probe_keeps_the_books(world: PollWorld, tmp_path: Path) -> None:
     """Relay after relay dies at one probe or another while polls keep coming; the last one brings the rest."""

@@ -136,6 +136,7 @@ async def test_a_batch_that_nobody_can_know_of_is_counted_or_sent_again_as_the_o
     await world.check()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("numbers", "code"), [((1, 1), "relay_position_ahead"), ((9, 9), "relay_position_behind")])
 async def test_a_side_that_has_lost_batches_is_refused(world: PollWorld, numbers: tuple[int, int], code: str) -> None:
     """A database restored from a backup, or a topic that has lost its end: neither is believed against the other."""

@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 
+import pytest
+
 from kit.consumers import LONG, all_done, done_times, running_consumer
 from kit.kafka import KafkaServer, make_again_elsewhere, make_topics, raise_epoch
 from kit.kafka_consumers import kafka_source, publish
@@ -11,6 +13,7 @@ from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 
 
+@pytest.mark.storm
 async def test_a_topic_that_is_made_again_under_another_leader_is_read(
     database_url: str, kafka_cluster: KafkaServer, kafka_prefix: str
 ) -> None:

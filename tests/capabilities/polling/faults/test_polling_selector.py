@@ -49,6 +49,7 @@ async def everything(wheels: Wheels) -> bool:
     return len({row["id"] for row in await wheels.polls()}) == 600
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("probe", ["selector.slot_not_committed", "selector.slot_selected"])
 async def test_a_selector_killed_at_any_point_selects_each_turn_once(
     wheels: Wheels, tmp_path: Path, probe: str

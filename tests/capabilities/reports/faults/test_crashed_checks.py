@@ -82,6 +82,7 @@ async def check_a_cancelled_step_ends(world: ReportWorld, crashed: asyncio.Event
         await eventually_async(lambda: process.supervisor.running == 0, 60, what="its step ends")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("error", CRASHES, ids=["error", "cancellation"])
 async def test_a_cancelled_part_ends_behind_a_crash_of_the_check(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException
@@ -90,6 +91,7 @@ async def test_a_cancelled_part_ends_behind_a_crash_of_the_check(
     await check_a_cancelled_part_ends(alone, crashes_once(monkeypatch, PartsStore, "keep", error))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("error", CRASHES, ids=["error", "cancellation"])
 async def test_a_cancelled_step_ends_behind_a_crash_of_the_check(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException

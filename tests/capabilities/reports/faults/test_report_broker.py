@@ -159,6 +159,7 @@ async def test_an_exchange_that_is_not_there_costs_seconds(
         await is_clean(world, report)
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(180)
 async def test_a_broker_that_is_killed_and_comes_back(
     database_url: str, mortal_rabbit: RabbitServer, redis_server: RedisServer, tmp_path: Path

@@ -4,6 +4,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from kit.fanout import killed
 from kit.fanout_worlds import killed_at_the_end
 from kit.merges import lives
@@ -35,6 +37,7 @@ async def check_killed(world: ReportWorld, redis: str | None, case: tuple[str, i
     await is_clean(world, report)
 
 
+@pytest.mark.storm
 async def test_what_a_killed_process_had_is_finished_by_another_one(report_worlds: ReportWorlds) -> None:
     """Kill -9 at every point between two effects, with Redis and without: the same file, once."""
     cases = [("redis", check_killed, (point, LARGE)) for point in POINTS]

@@ -71,6 +71,7 @@ def open_files(pid: int) -> set[str]:
 # ---------------------------------------------------------------------- memory and time
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("sql", HUGE)
 async def test_one_huge_value_is_refused_and_takes_no_memory(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile, sql: str

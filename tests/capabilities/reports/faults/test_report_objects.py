@@ -91,6 +91,7 @@ async def check(made: Bucket, point: str, fault: Callable[[TcpProxy], None]) -> 
     await is_clean(made.world, report)
 
 
+@pytest.mark.storm
 async def test_a_store_that_comes_back_costs_time_and_nothing_else(
     report_worlds: ReportWorlds, object_server: ObjectServer
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_store_that_comes_back_costs_time_and_nothing_else(
                 group.create_task(one(point, fault))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("point", [PART, FILE])
 async def test_a_store_that_stays_away_ends_the_report_with_a_reason(
     report_worlds: ReportWorlds, object_server: ObjectServer, point: str

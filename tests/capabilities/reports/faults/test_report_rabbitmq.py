@@ -100,6 +100,7 @@ async def test_nobody_to_hear_is_an_answer_and_no_silence(rabbit_server: RabbitS
 # ---------------------------------------------------------------------------------------------- what waits
 
 
+@pytest.mark.storm
 async def test_a_delayed_message_comes_back_to_its_listener_and_to_no_other(reports: Reports) -> None:
     """Behind ten seconds, however long was asked for; the others do not hear of it a second time."""
     await reports.tell("users", "slow", body=b"payload")
@@ -286,6 +287,7 @@ async def test_the_words_of_a_listeners_source_are_those_of_reports(reports: Rep
 # ---------------------------------------------------------------------------------------------- the node
 
 
+@pytest.mark.storm
 async def test_a_killed_node_loses_no_message(mortal: Reports, mortal_rabbit: RabbitServer) -> None:
     """Kill -9 of the broker: what waited, was held and was delayed is there afterwards, for each listener once."""
     await mortal.announce_stage(*"ab")

@@ -280,6 +280,7 @@ async def test_four_hundred_silent_receivers_cost_no_more_time_than_one(broker: 
     assert codes == {"timeout", "connect_timeout"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
 async def test_a_receiver_that_is_far_gets_each_message_once(broker: HttpBroker, each_way_s: float) -> None:
     """Its distance counts for a call's time and for nothing else: what is in time is accepted."""

@@ -38,6 +38,7 @@ def codes(outcomes: Sequence[Outcome]) -> Counter[str]:
     return Counter("accepted" if isinstance(one, Accepted) else one.code for one in outcomes)
 
 
+@pytest.mark.storm
 async def test_topics_without_a_leader_leave_room_for_the_others(
     kafka_cluster: KafkaServer, broker: KafkaBroker
 ) -> None:

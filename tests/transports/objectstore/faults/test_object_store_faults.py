@@ -139,6 +139,7 @@ async def test_a_silent_store_is_unavailable_in_time(proxy: TcpProxy, unlucky: B
         assert await unlucky.size(late.key) in {10, None}  # a delete may arrive behind the listing
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
 async def test_a_store_that_is_far_is_slow_and_nothing_else(
     proxy: TcpProxy, patient: BucketStore, tmp_path: Path, each_way_s: float
@@ -287,6 +288,7 @@ async def test_a_download_that_is_cut_once_goes_on(proxy: TcpProxy, patient: Buc
     assert (tmp_path / "back").read_bytes() == source.read_bytes()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", ["hold", "vanish"])
 async def test_a_download_that_breaks_off_leaves_no_file(
     proxy: TcpProxy, unlucky: BucketStore, patient: BucketStore, tmp_path: Path, fault: str
@@ -521,6 +523,7 @@ async def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, where
     assert not (folder / "a" / "2").exists()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["file", "s3"])
 async def test_memory_is_bounded_whatever_the_size(object_server: ObjectServer, tmp_path: Path, kind: str) -> None:
     """200 MiB up and down again in processes of their own: far less than the file, both times."""

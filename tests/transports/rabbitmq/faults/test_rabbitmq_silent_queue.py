@@ -132,11 +132,13 @@ async def check_others(server: RabbitServer, broker: RabbitBroker) -> None:
     assert codes(await broker.publish_many(messages)) == {"accepted": len(messages)}
 
 
+@pytest.mark.storm
 async def test_a_queue_that_confirms_nothing_stops_no_other(mortal_rabbit: RabbitServer, broker: RabbitBroker) -> None:
     """What it owes is bounded and on a connection of its own, so RabbitMQ goes on reading the other one."""
     await check_others(mortal_rabbit, broker)
 
 
+@pytest.mark.storm
 async def test_a_silent_destination_that_is_sent_to_as_before_is_found(
     mortal_rabbit: RabbitServer, broker: RabbitBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +148,7 @@ async def test_a_silent_destination_that_is_sent_to_as_before_is_found(
         await check_others(mortal_rabbit, broker)
 
 
+@pytest.mark.storm
 async def test_what_a_silent_queue_has_in_doubt_is_bounded_however_long_it_lasts(
     mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
@@ -164,6 +167,7 @@ async def test_what_a_silent_queue_has_in_doubt_is_bounded_however_long_it_lasts
     await eventually_async(recovered, 60)
 
 
+@pytest.mark.storm
 async def test_jobs_of_other_queues_are_delivered_beside_a_silent_queue(
     database_url: str, mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
@@ -223,6 +227,7 @@ async def test_the_relay_goes_on_beside_a_silent_queue(
         assert await world.dead() == []
 
 
+@pytest.mark.storm
 async def test_copies_to_other_queues_go_on_beside_a_silent_queue(
     mortal_rabbit: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

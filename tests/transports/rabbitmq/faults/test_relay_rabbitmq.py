@@ -75,6 +75,7 @@ async def test_a_broker_killed_under_the_relay_loses_nothing_and_keeps_each_keys
         assert first_seen == sorted(first_seen)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
 async def test_a_rabbitmq_that_is_far_gets_every_message(
     world: RelayWorld, rabbit_server: RabbitServer, each_way_s: float
@@ -162,6 +163,7 @@ async def test_a_header_frame_has_the_size_that_the_connection_allows_and_no_mor
         await broker.aclose()
 
 
+@pytest.mark.storm
 async def test_what_nobody_can_route_waits_with_a_reason_and_holds_up_nobody(
     world: RelayWorld, mortal_rabbit: RabbitServer
 ) -> None:
