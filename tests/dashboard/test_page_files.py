@@ -13,7 +13,7 @@ import pytest
 from kit.api import Client, RunningApi, running_api
 from tickwright.dashboard import Page
 from tickwright.dashboard.page import STATIC
-from tickwright.process.front import Front, is_api
+from tickwright.process.serving import Front, is_api
 from tickwright.rest.admission import ListenerLimits
 
 # A reverse proxy in front of the API, as small as can be: it takes a path prefix off, or does not.

@@ -27,9 +27,9 @@ from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import TargetCheck
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.task_queue import DeadMessages
-from tickwright.process.front import Front
 from tickwright.process.installation import overview_parts, provide
 from tickwright.process.plugins import PLUGINS
+from tickwright.process.serving import Front
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
 from tickwright.sources.named import Sources

@@ -32,11 +32,11 @@ from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.installation import lease_purposes, overview_parts
 from tickwright.process.node import open_node
-from tickwright.process.readings import (
+from tickwright.process.supervisor import ServiceState
+from tickwright.process.watching import (
     DatabaseReadings,
     services_source,
 )
-from tickwright.process.supervisor import ServiceState
 from tickwright.transports.kafka.poll_source import SourceCounts, samples_of
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import fanout_names

@@ -10,7 +10,7 @@ from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.domain.errors import Rejected
 from tickwright.observe.metrics import Sample
 from tickwright.plugin.overview import OverviewPart, OverviewParts, Rates, Reading, Shown
-from tickwright.process.readings import DatabaseReadings
+from tickwright.process.watching import DatabaseReadings
 from tickwright.store.pool import open_pool
 
 

@@ -129,7 +129,7 @@ import asyncio, json
 from tickwright.ports.caller import CALLER, Caller, Role
 from tickwright.process.api import local_api
 from tickwright.process.installation import alert_rules
-from tickwright.process.roles import ROLES
+from tickwright.process.plugins import ROLES
 from tickwright.process.settings import load_settings, unknown_names
 
 async def call(app, path):

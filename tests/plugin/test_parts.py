@@ -18,6 +18,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "overview": lambda part: issubclass(part, OverviewPart),
     "alert_rules": lambda part: all(isinstance(one, AlertRule) for one in part),
     "holdings": lambda part: isinstance(part, tuple) and all(isinstance(one, str) for one in part),
+    "reclaim": iscoroutinefunction,
     "examine": iscoroutinefunction,
     "schemas": lambda part: isinstance(part, tuple) and part != (),
 }

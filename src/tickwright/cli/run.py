@@ -13,7 +13,7 @@ import typer
 
 from tickwright.cli.kit.output import Json
 from tickwright.domain.errors import Rejected
-from tickwright.process.roles import ROLES, check_roles
+from tickwright.process.plugins import ROLES, check_roles
 
 LEAVE_WITHIN_S = 3.0
 App = Annotated[str | None, typer.Option("--app", metavar="MODULE:APP", help="Your handlers (TICKWRIGHT_APP).")]

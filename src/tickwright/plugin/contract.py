@@ -84,7 +84,8 @@ class Plugin:
         settings: What it reads from the environment.
         commands: Modules of the command line by command; each has a typer application ``app``.
         parts: What a method returns or calls, by its name, as ``MODULE:NAME``, which is imported when it is needed:
-            ``metrics``, ``overview``, ``alert_rules``, ``holdings``, ``examine`` and ``schemas``.
+            ``metrics``, ``overview``, ``alert_rules``, ``holdings``, ``reclaim`` (one function), ``examine``,
+            ``schemas``.
         config_checks: The check of the tables ``[kind.NAME]`` of the TOML file, by kind, also as ``MODULE:NAME``.
         broker_dead_letters: Kinds of dead letters that stay in a broker, with their own columns, of which the first is
             the filter of ``GET /v1/dead-letters/KIND``.
@@ -122,7 +123,8 @@ class Plugin:
 
     def reclaim(self, context: "Context") -> Sequence["Reclaim"]:
         """Return functions that release the work of a lost session."""
-        return ()
+        reclaim: Any = self._part("reclaim", None)
+        return () if reclaim is None else (reclaim,)
 
     def holdings(self) -> Sequence[str]:
         """Return SQL of what a session holds, for operators; see :class:`tickwright.ports.session.Holdings`."""

@@ -28,7 +28,6 @@ from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import Brokers
 from tickwright.process.api import api_context
 from tickwright.process.database import Database, translated
-from tickwright.process.front import Front
 from tickwright.process.health import HealthServer
 from tickwright.process.installation import (
     Installation,
@@ -39,9 +38,8 @@ from tickwright.process.installation import (
     provide,
 )
 from tickwright.process.ownership import OwnershipCheck
-from tickwright.process.plugins import PLUGINS
-from tickwright.process.roles import API, ROLES, check_roles
-from tickwright.process.serving import ApiService, listen
+from tickwright.process.plugins import API, PLUGINS, ROLES, check_roles
+from tickwright.process.serving import ApiService, Front, listen
 from tickwright.process.signals import stop_on_signals
 from tickwright.process.supervisor import Supervised, Supervisor
 from tickwright.process.watching import Watch

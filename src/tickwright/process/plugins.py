@@ -1,6 +1,6 @@
-"""The plugins of this installation, in the order in which they are called and started."""
+"""The plugins of this installation, in the order in which they are called and started, and their roles."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
@@ -61,3 +61,17 @@ def _loaded(point: EntryPoint) -> object:
 
 
 PLUGINS = load_plugins()
+API = "api"
+ROLES = (*(role for plugin in PLUGINS for role in plugin.roles), API)
+
+
+def check_roles(roles: Sequence[str]) -> tuple[str, ...]:
+    """Return ``roles`` without repetition.
+
+    Raises:
+        Rejected: ``unknown_role``. Permanent.
+    """
+    for role in roles:
+        if role not in ROLES:
+            raise Rejected("unknown_role", f"there is no role {role!r}; roles: {', '.join(ROLES)}")
+    return tuple(dict.fromkeys(roles))

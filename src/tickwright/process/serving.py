@@ -1,16 +1,67 @@
-"""The API as a service: a socket of its own, bounded requests, a graceful end."""
+"""The API and the dashboard as a service: one address and socket, bounded requests, a graceful end.
+
+``/v1`` and the probes are the API's, other paths the dashboard's. The path prefix is removed here, so neither part
+knows it. A request without the prefix is accepted, because a proxy in front may have removed it.
+"""
 
 import errno
 import socket
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import structlog
 
+from tickwright.api.openapi import OPEN_PATHS
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.engine.service import LoopService
 from tickwright.plugin.settings import Bind
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[MutableMapping[str, Any], Any, Send], Awaitable[None]]
+API = "/v1"
+
+
+class Front:
+    """An ASGI application that joins two; ``prefix`` is such as ``/tickwright``, or empty at the root."""
+
+    def __init__(self, api: Application, page: Application, prefix: str = "") -> None:
+        self._api, self._page, self._prefix = api, page, prefix
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
+        """Pass one request to its application."""
+        if scope["type"] != "http":
+            await self._api(scope, receive, send)
+            return
+        if self._prefix:
+            scope["path"] = self._without_prefix(scope["path"])  # the listener reads this scope, not a copy
+            send = self._with_prefix(send)
+        await (self._api if is_api(scope["path"]) else self._page)(scope, receive, send)
+
+    def _without_prefix(self, path: str) -> str:
+        rest = path.removeprefix(self._prefix)
+        return path if rest == path or rest[:1] not in {"", "/"} else rest or "/"
+
+    def _with_prefix(self, send: Send) -> Send:
+        """Add the prefix to ``Location`` headers."""
+        prefix = self._prefix.encode()
+
+        async def moved(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    (name, prefix + value if name == b"location" and value.startswith(b"/v1/") else value)
+                    for name, value in message["headers"]
+                ]
+            await send(message)
+
+        return moved
+
+
+def is_api(path: str) -> bool:
+    """Return whether the API answers at ``path``."""
+    return path in OPEN_PATHS or path == API or path.startswith(f"{API}/")
+
 
 _log = structlog.get_logger("tickwright.api")
 

@@ -13,7 +13,7 @@ from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.engine.leases import Lease, Leases
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.installation import overview_parts
-from tickwright.process.readings import DatabaseReadings
+from tickwright.process.watching import DatabaseReadings
 from tickwright.store.paging import Cursors
 
 ADMIN = Caller("ann", Role.ADMIN)

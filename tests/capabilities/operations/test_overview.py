@@ -21,7 +21,7 @@ from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.installation import overview_parts
 from tickwright.process.node import open_node
-from tickwright.process.readings import DatabaseReadings
+from tickwright.process.watching import DatabaseReadings
 from tickwright.store.pool import Pool
 
 STARTS = 60

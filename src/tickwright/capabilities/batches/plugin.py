@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.capabilities.batches.definitions.batches import Batches
-    from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
 CONSUMER = "campaign-consumer"
@@ -66,6 +65,7 @@ class BatchesPlugin(Plugin):
         "overview": "tickwright.capabilities.batches.overview:BatchesPart",
         "alert_rules": "tickwright.capabilities.batches.alerts:RULES",
         "holdings": "tickwright.capabilities.batches.executions.chunks_store:HOLDINGS",
+        "reclaim": "tickwright.capabilities.batches.executions.chunks_store:ChunksStore.reclaim",
         "examine": "tickwright.capabilities.batches.overview:examine",
         "schemas": "tickwright.capabilities.batches.rest:STRUCTS",
     }
@@ -87,12 +87,6 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.service import CampaignsService
 
         await declare_batches(context.ports.get(CampaignsService).programs, context.registrations)
-
-    def reclaim(self, context: Context) -> Sequence["Reclaim"]:
-        """Release the chunks that a lost session claimed."""
-        from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
-
-        return (ChunksStore(context.pool).reclaim,)
 
     async def start(self, context: Context) -> None:
         """Add the loops of the scheduler, and the consumer."""

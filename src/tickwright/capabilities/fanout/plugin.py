@@ -20,7 +20,6 @@ from tickwright.store.pool import Pool
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
 CONSUMER = "fanout-consumer"
@@ -60,6 +59,7 @@ class FanoutPlugin(Plugin):
         "overview": "tickwright.capabilities.fanout.overview:FanoutPart",
         "alert_rules": "tickwright.capabilities.fanout.alerts:RULES",
         "holdings": "tickwright.capabilities.fanout.consumer.run_claims:HOLDINGS",
+        "reclaim": "tickwright.capabilities.fanout.consumer.run_claims:LedgerRunClaims.reclaim",
         "examine": "tickwright.capabilities.fanout.overview:examine",
         "schemas": "tickwright.capabilities.fanout.rest:STRUCTS",
     }
@@ -81,12 +81,6 @@ class FanoutPlugin(Plugin):
     async def declare(self, context: Context) -> None:
         """Register the program's modules unless an operator has set them up, and set those of the TOML file."""
         await declare_modules(context.pool, context.registrations, context.tables("modules"))
-
-    def reclaim(self, context: Context) -> Sequence["Reclaim"]:
-        """Release the runs that a lost session claimed."""
-        from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
-
-        return (LedgerRunClaims(context.pool).reclaim,)
 
     async def start(self, context: Context) -> None:
         """Add the scheduler and its retention, and the consumer."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tickwright.capabilities.polling.consumer.consumer import PollConsumer
     from tickwright.capabilities.polling.relay.relay import PollRelay
     from tickwright.engine.leases import Leases
-    from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
 CONSUMER = "poll-consumer"
@@ -56,6 +55,7 @@ class PollingPlugin(Plugin):
         "overview": "tickwright.capabilities.polling.overview:PollingPart",
         "alert_rules": "tickwright.capabilities.polling.alerts:RULES",
         "holdings": "tickwright.capabilities.polling.consumer.queue:HOLDINGS",
+        "reclaim": "tickwright.capabilities.polling.consumer.queue:reclaim",
         "schemas": "tickwright.capabilities.polling.rest:STRUCTS",
     }
     config_checks: ClassVar = {"partners": "tickwright.capabilities.polling.partners:read_partner"}
@@ -86,12 +86,6 @@ class PollingPlugin(Plugin):
         for name, table in context.tables("partners").items():
             if await put_partner(context.pool, name, as_json(table)):
                 _log.info("partner.set", name=name)
-
-    def reclaim(self, context: Context) -> Sequence["Reclaim"]:
-        """Release the polls that a lost session claimed."""
-        from tickwright.capabilities.polling.consumer.queue import reclaim
-
-        return (reclaim,)
 
     async def start(self, context: Context) -> None:
         """Add the relays, the loops of the scheduler, and the consumer."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tickwright.capabilities.reports.parts.listeners import ReportListener
     from tickwright.capabilities.reports.report_types import ReportTypes
     from tickwright.capabilities.reports.requests.store import Routes
-    from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
 LISTENER = "report-listener"
@@ -58,6 +57,7 @@ class ReportsPlugin(Plugin):
         "overview": "tickwright.capabilities.reports.overview:ReportsPart",
         "alert_rules": "tickwright.capabilities.reports.alerts:RULES",
         "holdings": "tickwright.capabilities.reports.parts.store:HOLDINGS",
+        "reclaim": "tickwright.capabilities.reports.parts.store:PartsStore.reclaim",
         "examine": "tickwright.capabilities.reports.overview:examine",
         "schemas": "tickwright.capabilities.reports.rest:STRUCTS",
     }
@@ -94,12 +94,6 @@ class ReportsPlugin(Plugin):
 
         types = context.ports.get(ReportsService).types
         await declare_reports(types, context.registrations, context.tables("report_types"))
-
-    def reclaim(self, context: Context) -> Sequence["Reclaim"]:
-        """Release the parts and steps of a lost session."""
-        from tickwright.capabilities.reports.parts.store import PartsStore
-
-        return (PartsStore(context.pool).reclaim,)
 
     async def start(self, context: Context) -> None:
         """Start retention in the scheduler role, and the listener in its role."""

@@ -163,7 +163,8 @@ class ChunksStore:
             await connection.execute(SQL["wake"])
         return int(returned)
 
-    async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
+    @staticmethod
+    async def reclaim(connection: Connection, tokens: Sequence[int]) -> None:
         """Release what lost sessions had claimed; in the transaction that declares them lost."""
         await connection.execute(SQL["reclaim_chunks"], [*tokens])
         await connection.execute(SQL["reclaim_plans"], [*tokens])

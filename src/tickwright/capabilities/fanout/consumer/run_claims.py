@@ -120,7 +120,8 @@ class LedgerRunClaims:
             columns = [[task_type for task_type, _ in windows], [window_s for _, window_s in windows]]
             await self._fetch("count_dropped", *columns, *whys)
 
-    async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
+    @staticmethod
+    async def reclaim(connection: Connection, tokens: Sequence[int]) -> None:
         """Release the runs of lost sessions; for the transaction that declares them lost."""
         await connection.execute(_SQL["reclaim"], list(tokens))
 

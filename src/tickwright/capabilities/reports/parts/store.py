@@ -174,7 +174,8 @@ class PartsStore:
             await connection.execute(_RECORDS["notify"])
         return int(returned)
 
-    async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
+    @staticmethod
+    async def reclaim(connection: Connection, tokens: Sequence[int]) -> None:
         """Release the parts and steps of lost sessions, in the transaction that declares them lost."""
         await connection.execute(SQL["reclaim_parts"], [*tokens])
         await connection.execute(_RECORDS["reclaim_steps"], [*tokens])
