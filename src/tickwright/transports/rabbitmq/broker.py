@@ -70,7 +70,7 @@ class Publisher:
         url: str,
         observer: ConfirmObserver,
         *,
-        name: str = "tickwright-publish",
+        name: str,
         channels_max: int = CHANNELS_MAX,
         full: Refused | None = None,
     ) -> None:
@@ -242,11 +242,9 @@ class StalledDestinations(ConfirmObserver):
             whose callers gave up; while one of them is late for ten seconds, others are refused at once.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, name: str) -> None:
         self._keys: dict[tuple[str, str], None] = {}
-        self._publisher = Publisher(
-            url, self, name="tickwright-publish-silent", channels_max=STALLED_CHANNELS_MAX, full=STALLED
-        )
+        self._publisher = Publisher(url, self, name=name, channels_max=STALLED_CHANNELS_MAX, full=STALLED)
 
     def __bool__(self) -> bool:
         """Whether any destination is stalled."""
@@ -327,6 +325,7 @@ class RabbitBroker(ConfirmObserver):
 
     Args:
         url: ``amqp://user:password@host:port/vhost`` or ``amqps://…``.
+        name: Of the connection, for operators.
 
     Invariants:
         RMQ-3: at most 500 messages wait for a confirm at one time; late messages and stalled destinations do not count.
@@ -335,9 +334,9 @@ class RabbitBroker(ConfirmObserver):
 
     schemes = frozenset({"amqp"})
 
-    def __init__(self, url: str) -> None:
-        self._publisher = Publisher(url, self)
-        self._stalled = StalledDestinations(url)
+    def __init__(self, url: str, *, name: str = "tickwright-publish") -> None:
+        self._publisher = Publisher(url, self, name=name)
+        self._stalled = StalledDestinations(url, name=f"{name}-silent")
         self._window = asyncio.Semaphore(WINDOW)
         self._closed = False
 
@@ -359,13 +358,17 @@ class RabbitBroker(ConfirmObserver):
             try:
                 target = _target(message.destination)
                 _check(message)
-                publication = Publication(message, target.routing_key, content_header(message))
+                publication = Publication(message.id, message.body, content_header(message), target.routing_key)
             except Rejected as error:
                 outcomes[n] = Refused(error.code, error.message, final=True)
                 continue
             batches[target.exchange, message.timeout.total_seconds()][n] = publication
         await asyncio.gather(*(self._send(batch, publications, outcomes) for batch, publications in batches.items()))
         return outcomes
+
+    async def send(self, exchange: str, publications: Sequence[Publication], deadline: float) -> list[Outcome]:
+        """Send to one exchange; return the outcomes in order, before ``deadline`` (clock of the event loop)."""
+        return await PublishBatch(self._publisher, self._stalled, self._window, exchange, publications).send(deadline)
 
     async def ready(self) -> bool:
         """Whether a connection that accepts messages exists, or can be opened within a second."""
@@ -383,6 +386,10 @@ class RabbitBroker(ConfirmObserver):
         self._closed = True
         await asyncio.gather(self._publisher.aclose(), self._stalled.aclose())
 
+    def renew(self, exchange: str) -> None:
+        """Publish to an exchange over another channel from now on."""
+        self._publisher.drop(exchange)
+
     def late(self, channel: ExchangeChannel, routing_keys: set[str]) -> None:
         """Move destinations whose confirms are late to the other connection; called by channels."""
         self._publisher.start(self._late(channel, routing_keys))
@@ -399,9 +406,7 @@ class RabbitBroker(ConfirmObserver):
     ) -> None:
         exchange, timeout_s = batch
         deadline = asyncio.get_running_loop().time() + timeout_s
-        answers = await PublishBatch(
-            self._publisher, self._stalled, self._window, exchange, [*publications.values()]
-        ).send(deadline)
+        answers = await self.send(exchange, [*publications.values()], deadline)
         for n, outcome in zip(publications, answers, strict=True):
             outcomes[n] = outcome
 
@@ -475,11 +480,11 @@ class PublishBatch:
     async def _send_some(self) -> Refused | None:
         slots, some = await self._take_slots(), list[Publication]()
         try:
+            if await self._publisher.blocked():  # no channel can be opened then
+                return BLOCKED
             channel = await self._publisher.channel(self._exchange)
             if isinstance(channel, Refused):
                 return channel
-            if await self._publisher.blocked():
-                return BLOCKED
             self._set_aside()  # more destinations can have stalled since
             some = channel.next_batch(self._left, slots)
             await channel.send(some, self._window.release)
@@ -490,7 +495,7 @@ class PublishBatch:
             for _ in range(slots - sent):  # the answers release the others
                 self._window.release()
         if self._left and not some:
-            await channel.wait_for_id(self._left[0].message.id)
+            await channel.wait_for_id(self._left[0].id)
         return None
 
     async def _take_slots(self) -> int:

@@ -96,10 +96,10 @@ QUEUE_STEP_S = 0.002
 NO_CONFIRM = Unknown("connection_lost", "The connection to RabbitMQ broke before the confirm.")
 MISSING = Refused("exchange_missing", "The exchange does not exist; declare it, or correct the destination.")
 FORBIDDEN = Refused("exchange_forbidden", "This user may not write to the exchange.")
-_UNROUTABLE = Refused("unroutable", "The exchange has no queue for this routing key.")
+UNROUTABLE = Refused("unroutable", "The exchange has no queue for this routing key.")
 _NACK = Refused("broker_nack", "RabbitMQ refused the message (a queue is full, or failed).")
 _PRECONDITION = Refused("precondition_failed", "RabbitMQ refused the message as it is (is it too large?).")
-_TOO_LARGE = Refused("too_large", "The headers do not fit into a frame of the connection.", final=True)
+TOO_LARGE = Refused("too_large", "The headers do not fit into a frame of the connection.", final=True)
 _ACCEPTED = Accepted()
 _BLAME: dict[type[BaseException], Refused] = {
     ChannelNotFoundEntity: MISSING,
@@ -118,9 +118,10 @@ class Publication:
         refused: Why it was not sent.
     """
 
-    message: Message
-    routing_key: str
+    id: str
+    body: bytes
     header: bytes
+    routing_key: str
     answer: "asyncio.Future[Any] | None" = None
     refused: Refused | None = None
 
@@ -135,7 +136,7 @@ class Publication:
             return None
         error = self.answer.exception()
         if error is not None:
-            return _UNROUTABLE if isinstance(error, PublishError) else _NACK
+            return UNROUTABLE if isinstance(error, PublishError) else _NACK
         answer = self.answer.result()
         return answer if isinstance(answer, Refused | Unknown) else _ACCEPTED
 
@@ -236,8 +237,8 @@ class ExchangeChannel:
         ids: set[str] = set()
         write_bytes = 0
         for publication in islice(publications, max(0, most)):
-            message_id = publication.message.id
-            write_bytes += len(publication.header) + len(publication.message.body)
+            message_id = publication.id
+            write_bytes += len(publication.header) + len(publication.body)
             if message_id in ids or message_id in self._in_flight or (some and write_bytes > WRITE_BYTES_MAX):
                 break
             some.append(publication)
@@ -293,7 +294,7 @@ class ExchangeChannel:
         for publication in publications:
             if len(publication.header) <= bytes_max:
                 frames.append(publish_frame(number, self.exchange, publication.routing_key))
-                frames += content_frames(number, publication.header, publication.message.body, bytes_max)
+                frames += content_frames(number, publication.header, publication.body, bytes_max)
         return b"".join(frames)
 
     def _register(self, publications: Sequence[Publication], free_slot: Callable[[], None]) -> None:
@@ -303,9 +304,9 @@ class ExchangeChannel:
             publication.answer = answer = loop.create_future()
             if len(publication.header) > channel.max_content_size:
                 answer.add_done_callback(lambda _: free_slot())
-                answer.set_result(_TOO_LARGE)
+                answer.set_result(TOO_LARGE)
                 continue
-            message_id = publication.message.id
+            message_id = publication.id
             tag = channel.delivery_tag = channel.delivery_tag + 1
             self._keys[tag], self._slots[tag] = publication.routing_key, free_slot
             answer.add_done_callback(partial(self._answered, message_id, tag))

@@ -20,6 +20,7 @@ from tickwright.domain.errors import Unavailable
 from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.ports.task_queue import DeadMessage, Peeked
+from tickwright.transports.rabbitmq.channel import UNROUTABLE
 from tickwright.transports.rabbitmq.connection import (
     CHANNEL_TIMEOUT_S,
     FAILURES,
@@ -34,7 +35,6 @@ from tickwright.transports.rabbitmq.forwarding import (
     OUR_HEADERS,
     REASON_HEADER,
     TEXT_HEADER,
-    UNROUTABLE,
     Forwarder,
     copy_of,
 )
@@ -128,7 +128,7 @@ class RabbitDeadLetters:
         """Move one and return its id; ``None`` if no queue has its key and it stays."""
         copy = copy_of(letter.body, letter.header.properties, {}, without=OUR_HEADERS)
         outcome = await forwarder.forward(copy, self._names.exchange, key)
-        if outcome is UNROUTABLE:
+        if outcome == UNROUTABLE:
             return None
         if not isinstance(outcome, Accepted):
             raise _not_taken(outcome)

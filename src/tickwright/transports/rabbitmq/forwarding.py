@@ -8,30 +8,21 @@ still arrive.
 import asyncio
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from aiormq.abc import AbstractChannel, AbstractConnection
-from aiormq.exceptions import ChannelNotFoundEntity, DeliveryError, PublishError
 from pamqp.commands import Basic
 from pamqp.encode import encode_table_value
+from pamqp.header import ContentHeader
 
-from tickwright.domain.errors import Rejected
-from tickwright.outbound import Pause
-from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.ports.broker import Outcome, Unknown
 from tickwright.ports.ids import random_token, unix_seconds
 from tickwright.ports.task_queue import Delivery
-from tickwright.transports.rabbitmq.connection import (
-    DELAYS_HEADER,
-    FAILURES,
-    as_count,
-    cancel_all,
-    close_quietly,
-    connect,
-    is_blocked,
-    losses_as_failures,
-    open_channel,
-)
-from tickwright.transports.rabbitmq.topology import Topology, declare
+from tickwright.transports.rabbitmq.broker import RabbitBroker
+from tickwright.transports.rabbitmq.channel import MISSING, TOO_LARGE, UNROUTABLE, Publication
+from tickwright.transports.rabbitmq.connection import DELAYS_HEADER, as_count
+from tickwright.transports.rabbitmq.topology import Topology, prepare
 
 FORWARD_TIMEOUT_S = 5.0
 REASON_CHARS_MAX = 100
@@ -42,7 +33,6 @@ TEXT_HEADER = "tickwright-reason-text"
 DIED_HEADER = "tickwright-died-at"
 OUR_HEADERS = frozenset({DELAYS_HEADER, REDELIVERIES_HEADER, REASON_HEADER, TEXT_HEADER, DIED_HEADER})
 
-_FRAME_SPARE_BYTES = 1024
 _TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_type", "app_id")
 _BROKERS = frozenset({
     "x-death", "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", "x-last-death-exchange",
@@ -50,14 +40,7 @@ _BROKERS = frozenset({
     "CC", "BCC",  # these would send every copy to more queues
 })  # fmt: skip
 _UNSENDABLE = (TypeError, ValueError, OverflowError, RecursionError, struct.error)
-_ACCEPTED = Accepted()
-_UNAVAILABLE = Refused("broker_unavailable", "There is no connection to RabbitMQ; nothing was sent.")
-_BLOCKED = Refused("broker_blocked", "RabbitMQ accepts no messages now (memory or disk alarm); nothing was sent.")
-_TOO_LARGE = Refused("too_large", "The headers do not fit into a frame.", final=True)
-UNROUTABLE = Refused("unroutable", "The queue does not exist.")
-_NACK = Refused("broker_nack", "RabbitMQ refused the message (a queue failed).")
-_LATE = Unknown("timeout", "No confirm within the timeout; it may have been taken.")
-_LOST = Unknown("connection_lost", "The connection to RabbitMQ broke before the confirm.")
+_UNDECLARED = (MISSING, UNROUTABLE)
 
 
 class Copy(NamedTuple):
@@ -112,7 +95,7 @@ def delay_headers(delivery: Delivery) -> tuple[int, dict[str, Any]]:
 
 
 class Forwarder:
-    """Owns the connection for copies; the first copy opens it.
+    """Publishes copies over a connection of its own; the first copy opens it.
 
     Invariants:
         RMQ-5: ``Accepted`` means confirmed and not returned.
@@ -120,110 +103,37 @@ class Forwarder:
     """
 
     def __init__(self, url: str, names: Topology, *, name: str = "tickwright-forward") -> None:
-        self._url, self._names, self._name = url, names, name
-        self._connection: AbstractConnection | None = None
-        self._channel: AbstractChannel | None = None
-        self._opening: asyncio.Task[AbstractChannel | None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
-        self._pause = Pause()
-        self._in_flight: dict[str, asyncio.Future[None]] = {}
+        self._url, self._names = url, names
+        self._broker = RabbitBroker(url, name=name)
+        self._declaring = asyncio.Lock()
 
     async def forward(self, copy: Copy, exchange: str, routing_key: str) -> Outcome:
         """Publish a copy. Declare a deleted queue or exchange again, once."""
-        outcome = await self._publish(copy, exchange, routing_key)
-        if outcome is UNROUTABLE:
-            self._retire(self._channel)
-            outcome = await self._publish(copy, exchange, routing_key)
-        return outcome
+        try:
+            header = ContentHeader(body_size=len(copy.body), properties=copy.properties).marshal()
+        except _UNSENDABLE:
+            return TOO_LARGE
+        deadline = asyncio.get_running_loop().time() + FORWARD_TIMEOUT_S
+
+        async def publish() -> Outcome:
+            publication = Publication(copy.message_id, copy.body, header, routing_key)
+            [outcome] = await self._broker.send(exchange, [publication], deadline)
+            if isinstance(outcome, Unknown):  # a late answer must not hold up other copies, or match a copy of one id
+                self._broker.renew(exchange)
+            return outcome
+
+        outcome = await publish()
+        if outcome not in _UNDECLARED:
+            return outcome
+        deadline += FORWARD_TIMEOUT_S
+        with suppress(Rejected, Unavailable, TimeoutError):  # the consumer reports a rejection
+            async with asyncio.timeout_at(deadline), self._declaring:
+                await prepare(self._url, self._names)
+        return await publish()
 
     async def aclose(self) -> None:
-        """Close the connection within two seconds. Repeated calls are harmless."""
-        await cancel_all([*self._closing, *(() if self._opening is None else (self._opening,))])
-        self._channel = None
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await close_quietly(connection)
-
-    async def _publish(self, copy: Copy, exchange: str, routing_key: str) -> Outcome:
-        late: Outcome = _UNAVAILABLE
-        channel: AbstractChannel | None = None
-        try:
-            async with asyncio.timeout(FORWARD_TIMEOUT_S):
-                while (other := self._in_flight.get(copy.message_id)) is not None:
-                    await asyncio.wait({other})  # the id identifies a return
-                if await is_blocked(self._connection):
-                    return _BLOCKED
-                if (channel := await self._open()) is None:
-                    return _UNAVAILABLE
-                late = _LATE
-                return await self._send(channel, copy, exchange, routing_key)
-        except TimeoutError:
-            if late is _LATE:
-                self._retire(channel)
-            return late
-
-    async def _send(self, channel: AbstractChannel, copy: Copy, exchange: str, routing_key: str) -> Outcome:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._in_flight[copy.message_id] = done
-        try:
-            if len(copy.properties.marshal()) > channel.connection.connection_tune.frame_max - _FRAME_SPARE_BYTES:
-                return _TOO_LARGE
-            with losses_as_failures():
-                await channel.basic_publish(
-                    copy.body, exchange=exchange, routing_key=routing_key, properties=copy.properties, mandatory=True
-                )
-        except _UNSENDABLE:
-            return _TOO_LARGE
-        except ChannelNotFoundEntity:
-            return UNROUTABLE
-        except DeliveryError as error:
-            return UNROUTABLE if isinstance(error, PublishError) else _NACK
-        except FAILURES:
-            return _LOST
-        finally:
-            del self._in_flight[copy.message_id]
-            done.set_result(None)
-        return _ACCEPTED
-
-    async def _open(self) -> AbstractChannel | None:
-        """Return the channel. A caller's timeout interrupts the wait, not the opening."""
-        if self._channel is not None and not self._channel.is_closed:
-            return self._channel
-        if self._opening is None:
-            if self._pause.remaining() is not None:
-                return None
-            self._opening = asyncio.get_running_loop().create_task(self._make())
-        return await asyncio.shield(self._opening)
-
-    async def _make(self) -> AbstractChannel | None:
-        channel = None
-        try:
-            if self._connection is None or self._connection.is_closed:
-                self._connection = await connect(self._url, self._name)
-            channel = await open_channel(self._connection, confirms=True)
-            await declare(channel, self._names)
-        except (*FAILURES, Rejected):  # the consumer reports a rejection
-            self._pause.failed()
-            self._close(channel)
-            return None
-        finally:
-            self._opening = None
-        self._pause.succeeded()
-        self._channel = channel
-        return channel
-
-    def _retire(self, channel: AbstractChannel | None) -> None:
-        """Stop using the channel: a late return must not match another copy with the same id."""
-        if channel is not None and channel is self._channel:
-            self._channel = None
-            self._close(channel)
-
-    def _close(self, channel: AbstractChannel | None) -> None:
-        """Close it in the background, because RabbitMQ may not answer while a confirm is outstanding."""
-        if channel is not None:
-            closing = asyncio.get_running_loop().create_task(close_quietly(channel))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+        """Close the connections within two seconds. Repeated calls are harmless."""
+        await self._broker.aclose()
 
 
 def _sendable(value: Any) -> bool:

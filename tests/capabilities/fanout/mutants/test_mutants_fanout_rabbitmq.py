@@ -16,6 +16,7 @@ from kit.rabbit_tasks import (
     check_said_once,
 )
 from kit.servers import RabbitServer
+from tickwright.transports.rabbitmq import channel
 from tickwright.transports.rabbitmq.connection import UnackedMessage
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 
@@ -39,12 +40,8 @@ def prefetch_unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def not_mandatory(monkeypatch: pytest.MonkeyPatch) -> None:
     """RabbitMQ confirms what it cannot route."""
-    real = Channel.basic_publish
-
-    async def basic_publish(channel: Channel, body: bytes, **more: Any) -> Any:
-        return await real(channel, body, **{**more, "mandatory": False})
-
-    monkeypatch.setattr(Channel, "basic_publish", basic_publish)
+    real = channel.publish_frame
+    monkeypatch.setattr(channel, "publish_frame", lambda *names: real(*names).removesuffix(b"\1\xce") + b"\0\xce")
 
 
 def acknowledged_first(monkeypatch: pytest.MonkeyPatch) -> None:
