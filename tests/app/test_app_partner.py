@@ -14,7 +14,7 @@ from tickwright import Answer, Poll, Rejected, Tickwright
 from tickwright.capabilities.polling.consumer.courier import CourierRegistry
 from tickwright.capabilities.polling.consumer.http_courier import Couriers
 from tickwright.observe.logs import without_secrets
-from tickwright.partners import PartnerSettings
+from tickwright.partners.settings import PartnerSettings
 from tickwright.process.settings import load_settings
 from tickwright.store.pool import open_pool
 

@@ -78,7 +78,7 @@ def test_no_command_lets_a_text_act(
         for name, value in hostile.items():
             patch.setenv(name, value)
         for place in (
-            "cli.program",
+            "observe.logs",
             "process.logging",
         ):  # loggers keep their first stream, here a test's
             patch.setattr(f"tickwright.{place}.configure_logging", lambda **_: None)

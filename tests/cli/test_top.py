@@ -125,6 +125,20 @@ def test_a_stale_overview_says_so_first() -> None:
     assert "caught up: too many to tell" in line
 
 
+def test_a_part_without_figures_is_named_and_the_others_are_shown() -> None:
+    """A part that fails from its first snapshot on has none, and one whose text fails cannot be shown."""
+    for part in PARTS:
+        view = replace(VIEW, **dict.fromkeys(part.fields))
+        console = Console(width=200, record=True, file=StringIO())
+        console.print(draw(view, PARTS, "top"))
+        for shown in (console.export_text(), "\n".join(lines(view, PARTS))):
+            assert f"{', '.join(part.fields)}: unavailable" in shown
+            assert ("12.2/s" in shown) == ("jobs" not in part.fields)
+            assert ("1 critical" in shown) == ("alerts" not in part.fields)
+    bad = replace(VIEW, fanout=replace(VIEW.fanout, entities=1, called_per_s="many"))
+    assert "FanoutPart: cannot be shown: ValueError" in "\n".join(lines(bad, PARTS))
+
+
 def test_what_users_wrote_is_shown_as_it_is() -> None:
     """Brackets in an error, and in the names of a type and a partner, are neither markup nor swallowed."""
     text = "[/data/in] is not [red] :key: [/]"

@@ -7,8 +7,8 @@ import pytest
 from tickwright.app.declarations import Declarations
 from tickwright.domain.errors import Rejected
 from tickwright.domain.time_texts import parse_rate
-from tickwright.partners import PartnerSettings, check_settings
 from tickwright.partners.model import STEP_MAX_S, step_of
+from tickwright.partners.settings import PartnerSettings, check_settings
 
 TINY = "0." + "0" * 18 + "1/h"
 

@@ -17,7 +17,7 @@ from kit.processes import NOBODY, as_nobody, is_running, make_folder
 from kit.waiting import eventually
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.embedded import EmbeddedServer, binaries, ensure_database, ensure_reader
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 SMALL = {"shared_buffers": "32MB", "max_connections": "20"}
 

@@ -17,7 +17,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Action, ChunkResult, Judge, PlannedChunk, SqlFilter, Verdict
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.reports import Dialect
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 from tickwright.sources.object_files import ObjectFiles
 from tickwright.transports.objectstore.plugin import open_store
 

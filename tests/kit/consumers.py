@@ -22,8 +22,8 @@ from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, Queue
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
-from tickwright.partners import PartnerContract, PartnerSettings
-from tickwright.partners.contract import put_partner
+from tickwright.partners.contract import PartnerContract, put_partner
+from tickwright.partners.settings import PartnerSettings
 from tickwright.ports.polls import PollSource
 from tickwright.ports.service import NO_PROBE, Probe, Service
 from tickwright.store.pool import Pool, open_pool

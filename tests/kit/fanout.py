@@ -30,7 +30,7 @@ from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
-from tickwright.partners import PartnerContract
+from tickwright.partners.contract import PartnerContract
 from tickwright.plugin.secrets import DeclaredSecrets
 from tickwright.ports.ids import random_token
 from tickwright.ports.service import NO_PROBE, Probe, Service

@@ -12,8 +12,10 @@ import pytest
 
 from kit.partners import Side, most_in_window, running_contract, set_partner
 from kit.waiting import eventually_async
-from tickwright.partners import ANSWERED, Failed, Outcome, PartnerSettings, Throttled, contract
+from tickwright.partners import contract
 from tickwright.partners.model import Grant
+from tickwright.partners.outcomes import ANSWERED, Failed, Outcome, Throttled
+from tickwright.partners.settings import PartnerSettings
 
 
 class Callers:

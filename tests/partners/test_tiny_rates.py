@@ -12,7 +12,8 @@ from kit.partners import running_contract, set_partner
 from kit.waiting import eventually_async
 from tickwright import Answer, Job, Poll
 from tickwright.app.declarations import Declarations
-from tickwright.partners import ANSWERED, model
+from tickwright.partners import model
+from tickwright.partners.outcomes import ANSWERED
 
 TINY = ["0." + "0" * 18 + "1/h", "0." + "0" * 306 + "1/h"]
 

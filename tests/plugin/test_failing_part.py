@@ -6,11 +6,14 @@ from typing import Any, ClassVar
 import pytest
 from structlog.testing import capture_logs
 
+from kit.nodes import started
 from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.domain.errors import Rejected
+from tickwright.engine.session import WorkerSession
 from tickwright.observe.metrics import Sample
 from tickwright.plugin.overview import OverviewPart, OverviewParts, Rates, Reading, Shown
-from tickwright.process.watching import DatabaseReadings
+from tickwright.plugin.settings import Settings
+from tickwright.process.watching import DatabaseReadings, Watch
 from tickwright.store.pool import open_pool
 
 
@@ -88,6 +91,33 @@ async def test_the_metrics_of_the_others_are_read(database_url: str) -> None:
         assert Sample("tickwright_readings_ok", 1.0) in readings()
     finally:
         await pool.close()
+
+
+async def test_a_source_of_metrics_that_fails_does_not_end_the_page(database_url: str) -> None:
+    """It is named in the log, once for each kind of error; the other series are served."""
+
+    def fails() -> list[Sample]:
+        raise KeyError("bad")
+
+    def undeclared() -> list[Sample]:
+        return [Sample("undeclared_total", 1)]
+
+    def no_number() -> list[Sample]:
+        return [Sample("tickwright_session_held", "many")]  # type: ignore[arg-type]
+
+    pool = await open_pool(database_url)
+    try:
+        async with started(pool, Settings(), "relay") as context:
+            context.sources[:0] = [fails, undeclared, no_number]
+            page = Watch(context, context.ports.get(WorkerSession)).page
+            with capture_logs() as logs:
+                texts = [(await page.render()).decode() for _ in range(2)]
+    finally:
+        await pool.close()
+    assert all('tickwright_relay_messages_total{outcome="published"} 0.0' in text for text in texts)
+    assert all("tickwright_readings_ok 1.0" in text for text in texts)
+    failed = [entry["part"] for entry in logs if entry["event"] == "metrics.source_failed"]
+    assert [name.rpartition(".")[2] for name in failed] == ["fails", "undeclared", "no_number"]
 
 
 async def test_a_reading_that_fails_does_not_end_the_snapshots(database_url: str) -> None:

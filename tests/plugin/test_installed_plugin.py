@@ -214,6 +214,16 @@ def test_its_part_of_the_overview_and_its_command_are_those_of_the_product(envir
     assert "none is alive: nobody is greeted" in said.stdout, said.stderr
 
 
+def test_a_part_that_always_fails_is_named_in_the_terminal(environment: dict[str, str], tmp_path: Path) -> None:
+    """Its field is ``null``; ``top`` shows the figures of the others."""
+    (tmp_path / "greetings.py").write_text(PACKAGE.replace('spoken = read["greetings"]', 'spoken = read["missing"]'))
+    said = run(environment, "-m", "tickwright", "top")
+    assert said.returncode == 0, said.stderr
+    assert "greetings: unavailable" in said.stdout
+    assert "waiting 0 · due 0" in said.stdout
+    assert "overview.part_failed" in said.stderr
+
+
 def test_a_mistake_in_its_table_is_reported_with_those_of_the_others(environment: dict[str, str]) -> None:
     """The file is refused whole, with the place of each mistake."""
     Path(environment["TICKWRIGHT_CONFIG"]).write_text("[greetings.evening]\n[modules.x]\n")
@@ -239,6 +249,22 @@ def test_a_broken_package_stops_the_start(environment: dict[str, str], tmp_path:
     assert said.stderr.startswith("tickwright: ")
     assert why in said.stderr
     assert "(invalid_plugin)" in said.stderr
+
+
+@pytest.mark.parametrize("commands", ["import missing_of_greetings", "APP = 1"])
+def test_commands_that_cannot_be_loaded_are_refused_alone(
+    environment: dict[str, str], tmp_path: Path, commands: str
+) -> None:
+    """The error names the plugin and the module; the help and the other commands work."""
+    (tmp_path / "greetings_cli.py").write_text(commands)
+    said = run(environment, "-m", "tickwright", "--help")
+    assert (said.returncode, "greetings" in said.stdout, "jobs" in said.stdout) == (0, True, True), said.stderr
+    said = run(environment, "-m", "tickwright", "greetings", "list", "--json")
+    assert said.returncode == 2
+    error = json.loads(said.stderr)["error"]
+    assert error["code"] == "invalid_plugin"
+    assert "plugin greetings: its commands in greetings_cli cannot be loaded" in error["message"]
+    assert run(environment, "-m", "tickwright", "jobs", "list").returncode == 0
 
 
 def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from kit.merges import status_bytes
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Source
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 MINUTE = timedelta(minutes=1)
 ENDLESS = {

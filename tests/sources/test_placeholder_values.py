@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kit.postgres import as_reader
 from kit.servers import PostgresServer
 from tickwright.domain.placeholders import bind, find_places, placeholders
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10)
 NOISE = TEXT.map(lambda text: text.replace("*", "").replace("/", "").replace("$", "").replace("\\", ""))

@@ -17,7 +17,7 @@ from tickwright.capabilities.reports.merge.merge import PartFile, merge
 from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Source
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 MINUTE = timedelta(minutes=1)
 

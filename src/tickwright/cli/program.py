@@ -17,7 +17,7 @@ from tickwright.cli import run as running
 from tickwright.cli.commands import admin, machinery
 from tickwright.cli.kit.output import close_quietly, show_error, write
 from tickwright.domain.errors import Rejected, TickwrightError
-from tickwright.observe.logs import configure_logging
+from tickwright.plugin import Plugin
 from tickwright.process.plugins import PLUGINS
 
 app = typer.Typer(
@@ -58,12 +58,26 @@ def tickwright(
     if version:
         write(f"tickwright {__version__}\n")
         raise typer.Exit
+    from tickwright.observe.logs import configure_logging
+
+    configure_logging(json=not sys.stderr.isatty(), level="warning")
+
+
+def _add_commands(plugin: Plugin, command: str, module: str) -> None:
+    try:
+        app.add_typer(import_module(module).app, name=command)
+    except Exception as error:  # noqa: BLE001  a plugin's module can raise anything
+        says = f"plugin {plugin.name}: its commands in {module} cannot be loaded: {error!r}"
+
+        @app.command(command, help=says, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+        def refuse() -> None:
+            raise Rejected("invalid_plugin", says)
 
 
 running.add_to(app)
 for plugin in PLUGINS:
     for command, module in plugin.commands.items():
-        app.add_typer(import_module(module).app, name=command)
+        _add_commands(plugin, command, module)
 admin.add_to(app)
 machinery.add_to(app)
 for name, times in Counter(
@@ -79,7 +93,6 @@ for name, times in Counter(
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return the exit code: 0 done, 1 failed, 2 wrong use."""
     as_json = "--json" in arguments
-    configure_logging(json=not sys.stderr.isatty(), level="warning")
     try:
         answer = app(args=list(arguments), prog_name="tickwright", standalone_mode=False)
         return answer if isinstance(answer, int) and not isinstance(answer, bool) else 0

@@ -14,6 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tickwright.observe.isolation import Isolation
+
 Kind = Literal["counter", "gauge", "histogram"]
 LATENESS_BUCKETS_S = (
     0.001,
@@ -81,7 +83,7 @@ def busiest(
 
 
 class TickwrightCollector(Collector):
-    """Reads every source at scrape time; register it once per process.
+    """Reads every source at scrape time; register it once per process. One that fails is logged by name.
 
     Args:
         sources: Callables that return samples.
@@ -91,6 +93,7 @@ class TickwrightCollector(Collector):
     def __init__(self, sources: Sequence[Source], specs: Iterable[MetricSpec]) -> None:
         self._sources = list(sources)
         self._specs = {spec.name: spec for spec in specs}
+        self._isolation = Isolation("metrics.source_failed")
 
     def add(self, source: Source) -> None:
         """Add a source."""
@@ -103,11 +106,13 @@ class TickwrightCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return every metric that has a value."""
         families: dict[str, Metric] = {}
-        for sample in (sample for source in self._sources for sample in source()):
-            family = families.get(sample.name)
-            if family is None:
-                family = families[sample.name] = _family(self._specs[sample.name])
-            _add(family, sample)
+        for source in self._sources:
+            with self._isolation.part(f"{source.__module__}.{getattr(source, '__qualname__', type(source).__name__)}"):
+                for sample in source():
+                    family = families.get(sample.name)
+                    if family is None:
+                        family = families[sample.name] = _family(self._specs[sample.name])
+                    _add(family, sample)
         yield from families.values()
 
 
@@ -124,7 +129,7 @@ def _family(spec: MetricSpec) -> Metric:
 
 def _add(family: Any, sample: Sample) -> None:
     if not isinstance(sample, HistogramSample):
-        family.add_metric(list(sample.labels), sample.value)
+        family.add_metric(list(sample.labels), float(sample.value))
         return
     total, buckets = 0, []
     for bound, count in zip((*sample.bounds, "+Inf"), sample.counts, strict=True):

@@ -130,7 +130,7 @@ _OVERVIEW = """One snapshot; ``at`` is the database's clock.
     ``stale_since`` is set while the database does not answer, and ``stale_why`` is the reason: the rest is then the
     last snapshot. ``changes`` has a number per list (``{lists}``), which changes when the list has changed: fetch a
     list again when its number differs from the one you have. ``series`` is only in ``GET /v1/overview``; in the stream
-    it is ``None``.
+    it is ``None``. The fields of a part of a plugin that has failed since the start are ``None``; the log says why.
     """
 
 
@@ -160,18 +160,20 @@ class OverviewParts:
                 for name, kind in self._joined(lambda part: part.counters).items()
             ],
         )
+        series = {"at": datetime} | self._joined(lambda part: part.series, {"at"})
         self.series = _struct(
             "OverviewSeries",
             """The main figures of the last fifteen minutes, a point every five seconds, oldest first.
 
             All lists are as long as ``at``. While the overview is not in use there are no points.""",
-            {"at": datetime} | self._joined(lambda part: part.series, {"at"}),
+            series,
             lambda kind: list[kind],  # type: ignore[valid-type]
         )
+        dead_letters = self._joined(lambda part: part.dead_letters)
         self.dead_letters = _struct(
             "DeadLettersNow",
             "Dead letters by kind, each counted up to the bound; ``None`` where no process has counted.",
-            self._joined(lambda part: part.dead_letters),
+            dead_letters,
         )
         lists = " ".join(sorted(["dead_letters", *(name for part in self._parts for name in part.lists)]))
         self._fields = self._joined(
@@ -186,13 +188,19 @@ class OverviewParts:
             kw_only=True,
             namespace={"__doc__": cleandoc(_OVERVIEW.format(lists=lists))},
         )
+        received: dict[str, Any] = {name: kind | None for name, kind in self._fields.items()}
+        received["dead_letters"] = _struct("", "", dead_letters, lambda kind: kind | None)
+        received["series"] = _struct("", "", series, lambda kind: list[kind | None]) | None  # type: ignore[valid-type]
+        self._received: Any = msgspec.defstruct(
+            "Received", [*received.items()], bases=(self.view,), frozen=True, kw_only=True
+        )
 
     def __iter__(self) -> Iterator[OverviewPart]:
         return iter(self._parts)
 
     def read(self, snapshot: Any) -> OverviewBase:
-        """Return a snapshot from the JSON of ``GET /v1/overview``."""
-        found: OverviewBase = msgspec.convert(snapshot, self.view)
+        """Return a snapshot from the JSON of ``GET /v1/overview``; the fields of a part can be ``None``."""
+        found: OverviewBase = msgspec.convert(snapshot, self._received)
         return found
 
     def show(self, read: Mapping[str, Any], rates: "Rates") -> Shown:

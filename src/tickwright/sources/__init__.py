@@ -1,5 +1,1 @@
 """Named databases and files that reports read, configured as ``[sources.NAME]``. Nothing here writes to a source."""
-
-from tickwright.sources.named import Sources, SourceSettings
-
-__all__ = ["SourceSettings", "Sources"]

@@ -19,8 +19,9 @@ from tickwright.capabilities.batches.audience.schema import AudienceSettings, re
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.batches import Judge, PlannedChunk
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources import Sources, object_files
+from tickwright.sources import object_files
 from tickwright.sources.file_sources import FileSource
+from tickwright.sources.named import Sources
 from tickwright.sources.object_files import ObjectFiles
 
 TERMS = read_audience({"file": "audiences/clients.csv", "key": "id", "fields": {"age": "int"}, "columns": ["name"]})

@@ -14,7 +14,7 @@ from kit.audiences import DATABASES, NOW
 from kit.postgres import as_reader
 from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.batches.audience.schema import read_audience
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1, max_size=5)
 LETTERS = st.text("aAbBäÄ -_1'\\:$", min_size=1, max_size=4)

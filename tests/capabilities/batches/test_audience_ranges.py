@@ -11,7 +11,7 @@ from kit.audiences import NOW, AudienceWorld, OlderThan, audience_world
 from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 INT64 = 2**63
 ODD = [

@@ -18,7 +18,7 @@ from kit.servers import PostgresServer
 from tickwright.capabilities.batches.expressions import Expression, compile_expression
 from tickwright.ports.batches import FieldType, Verdict
 from tickwright.ports.reports import Dialect
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 NOW = datetime(2026, 3, 1, 9, 30, 0, 1, tzinfo=UTC)
 FIELDS: dict[str, FieldType] = {

@@ -14,7 +14,7 @@ from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.windows import Window
-from tickwright.partners import Failed, Throttled
+from tickwright.partners.outcomes import Failed, Throttled
 
 HOUR = 3600
 CODES = ["NL-TNM", "DE*ABC", "FR.GFX", "BE-BCA"]

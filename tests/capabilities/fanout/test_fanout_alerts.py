@@ -22,7 +22,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.session import WorkerSession
 from tickwright.observe.alerts import AlertRule, Finding
-from tickwright.partners import Failed
+from tickwright.partners.outcomes import Failed
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node

@@ -14,7 +14,7 @@ from kit.strange import STRANGE as MORE
 from kit.strange import behave
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.handlers import EntityTask
-from tickwright.partners import Failed, Throttled
+from tickwright.partners.outcomes import Failed, Throttled
 
 
 @pytest.fixture

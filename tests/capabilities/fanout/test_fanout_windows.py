@@ -9,7 +9,7 @@ from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.entities.modules import Modules
 from tickwright.capabilities.fanout.windows import Window
-from tickwright.partners import Failed
+from tickwright.partners.outcomes import Failed
 
 DAY = 86_400
 STALE = """

@@ -18,7 +18,7 @@ from tickwright.app.declarations import Declarations
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.polling.consumer.result_writer import Answers, GroupWork, ResultWriter
 from tickwright.engine import tasks
-from tickwright.partners import Failed, Throttled
+from tickwright.partners.outcomes import Failed, Throttled
 
 
 class _Base(BaseException):

@@ -11,8 +11,9 @@ from tickwright.capabilities.polling.consumer.courier import EVENTS_MAX, Answer,
 from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, HttpSchema, answer_of, read_http
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
-from tickwright.partners import ANSWERED, Failed, Outcome, Throttled, check_settings, outcome_of
 from tickwright.partners.model import step_of
+from tickwright.partners.outcomes import ANSWERED, Failed, Outcome, Throttled, outcome_of
+from tickwright.partners.settings import check_settings
 from tickwright.process.configfile import load_config
 
 WRONG = """

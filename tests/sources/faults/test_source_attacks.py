@@ -22,9 +22,9 @@ from tickwright.capabilities.reports.plan import Listener
 from tickwright.capabilities.reports.schema import check_definition
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Source
-from tickwright.sources import Sources, SourceSettings
 from tickwright.sources import postgres as postgres_connections
 from tickwright.sources import postgres as postgres_source
+from tickwright.sources.named import Sources, SourceSettings
 
 MINUTE = timedelta(minutes=1)
 NO_QUERIES = [

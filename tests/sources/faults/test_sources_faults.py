@@ -19,7 +19,7 @@ from kit.tcp_proxy import TcpProxy
 from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column, Rows, Source
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 MINUTE = timedelta(minutes=1)
 MANY = "SELECT generate_series(1, 100000000) AS n, repeat('x', 100) AS text"
@@ -233,7 +233,7 @@ import asyncio, resource, sys
 from datetime import timedelta
 from pathlib import Path
 from tickwright.capabilities.reports.parts.spool import write_part
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 async def main():
     source = Sources({"shop": SourceSettings(url="${env:URL}")}, {"URL": sys.argv[1]}.get).get("shop")

@@ -29,9 +29,10 @@ from kit.merges import lives, status_bytes
 from kit.waiting import eventually, eventually_async
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources import Sources, SourceSettings, file_sources, query_process
+from tickwright.sources import file_sources, query_process
 from tickwright.sources.confined import Problem
 from tickwright.sources.file_sources import FileSource
+from tickwright.sources.named import Sources, SourceSettings
 from tickwright.sources.object_files import ObjectFiles
 from tickwright.sources.query_process import (
     ANSWER_BYTES_MAX,
@@ -65,7 +66,7 @@ SORTED = (
 PARENT = """
 import asyncio, sys
 from datetime import timedelta
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 async def main():
     source = Sources({"folder": SourceSettings(url=f"files://{sys.argv[1]}")}, str).get("folder")

@@ -22,8 +22,8 @@ from kit.merges import lives, status_bytes
 from kit.waiting import eventually, eventually_async
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import NOT_UTF8
-from tickwright.sources import Sources, SourceSettings
 from tickwright.sources.file_sources import FileSource
+from tickwright.sources.named import Sources, SourceSettings
 from tickwright.sources.query_process import Rows, read_answer
 
 MIB = 1024 * 1024
@@ -39,7 +39,7 @@ SORTED = f"{SLOW} ORDER BY 2, 1"
 PROGRAM = """
 import asyncio, sys
 from datetime import timedelta
-from tickwright.sources import Sources, SourceSettings
+from tickwright.sources.named import Sources, SourceSettings
 
 async def main():
     source = Sources({"shop": SourceSettings(url=f"sqlite://{sys.argv[1]}")}, str).get("shop")

@@ -15,12 +15,12 @@ from tickwright.plugin.contract import CONFIG_FILE, PROGRAM
 from tickwright.ports.broker import Brokers
 from tickwright.ports.fanout import CarryingRunClaims, Marks
 from tickwright.ports.transports import TaskTransport
-from tickwright.store.pool import Pool
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.rest.gate import Gate
+    from tickwright.store.pool import Pool
 
 CONSUMER = "fanout-consumer"
 _SWITCH = re.compile(r"ENABLE_([A-Z][A-Z0-9_]{0,49})_POLLING")
@@ -163,7 +163,7 @@ class FanoutPlugin(Plugin):
         return (fanout_routes(context.ports.get(FanoutService), gate),)
 
 
-async def declare_modules(pool: Pool, registrations: Registrations, tables: Mapping[str, Any]) -> None:
+async def declare_modules(pool: "Pool", registrations: Registrations, tables: Mapping[str, Any]) -> None:
     """Register modules unless an operator has set them up, and set those of ``tables``.
 
     Settings that neither gives stay as they are. An equal declaration writes nothing, not even an audit row.

@@ -5,7 +5,6 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import structlog
 from pydantic import Field
 
 from tickwright.plugin import Context, Plugin, SettingsPart
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from tickwright.rest.gate import Gate
 
 WORKER = "worker"
-_log = structlog.get_logger("tickwright.jobs")
 
 
 class JobSettings(SettingsPart):
@@ -70,6 +68,8 @@ class JobsPlugin(Plugin):
 
     async def declare(self, context: Context) -> None:
         """Register the handlers' task types where no operator has set them up, and store those of the TOML file."""
+        from structlog import get_logger
+
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
         from tickwright.capabilities.jobs.task_types import (
@@ -84,11 +84,12 @@ class JobsPlugin(Plugin):
             for handler in context.registrations.of(HandlerRegistry).all():
                 await register_handler(connection, handler.defaults)
             present = {kind.name: kind for kind in await load_types(connection)}
+        log = get_logger("tickwright.jobs")
         actor = Caller(f"config:{context.settings.config}", CONFIG_FILE.role)
         for kind in read_declared(context.tables("task_types")):
             if as_declared(present.get(kind.name)) != as_declared(kind):
                 stored = await context.ports.get(JobService).types.put(kind.name, request_of(kind), caller=actor)
-                _log.info("task_type.set", name=kind.name, file=str(context.settings.config), created=stored.created)
+                log.info("task_type.set", name=kind.name, file=str(context.settings.config), created=stored.created)
 
     def reclaim(self, context: Context) -> Sequence["Reclaim"]:
         """Release the jobs of lost sessions in processes without a worker; a worker reclaims by itself."""

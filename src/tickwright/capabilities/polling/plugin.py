@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import structlog
 from pydantic import Field
 
 from tickwright.plugin import Context, Plugin, SettingsPart
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from tickwright.rest.gate import Gate
 
 CONSUMER = "poll-consumer"
-_log = structlog.get_logger("tickwright.polling")
 
 
 class PollingSettings(SettingsPart):
@@ -77,6 +75,8 @@ class PollingPlugin(Plugin):
 
     async def declare(self, context: Context) -> None:
         """Register the program's partners unless an operator has set them up, and set those of the TOML file."""
+        from structlog import get_logger
+
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
         from tickwright.partners.contract import declare_partner, put_partner
         from tickwright.partners.settings import as_json
@@ -85,7 +85,7 @@ class PollingPlugin(Plugin):
             await declare_partner(context.pool, partner.name, as_json(partner.settings))
         for name, table in context.tables("partners").items():
             if await put_partner(context.pool, name, as_json(table)):
-                _log.info("partner.set", name=name)
+                get_logger("tickwright.polling").info("partner.set", name=name)
 
     async def start(self, context: Context) -> None:
         """Add the relays, the loops of the scheduler, and the consumer."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from tickwright.observe.metrics import Sample, Source
 from tickwright.plugin import Context, Plugin, Registrations, SettingsPart
 from tickwright.plugin.contract import CONFIG_FILE, PROGRAM, ReadTable
 from tickwright.ports.objects import LazyObjectStore, WorkFolder
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.reports.parts.listeners import ReportListener
     from tickwright.capabilities.reports.report_types import ReportTypes
     from tickwright.capabilities.reports.requests.store import Routes
+    from tickwright.observe.metrics import Sample, Source
     from tickwright.rest.gate import Gate
 
 LISTENER = "report-listener"
@@ -179,10 +179,11 @@ def routes_of(exchange: ReportTransport | None) -> "Routes":
     return Routes() if exchange is None else Routes(exchange.everyone, exchange.exchange)
 
 
-def source_of(listener: "ReportListener", supervisor: "ReportSupervisor") -> Source:
+def source_of(listener: "ReportListener", supervisor: "ReportSupervisor") -> "Source":
     """Return the source of both services' metrics."""
+    from tickwright.observe.metrics import Sample
 
-    def read() -> Sequence[Sample]:
+    def read() -> "Sequence[Sample]":
         return [
             Sample("tickwright_report_running_parts", listener.running),
             Sample("tickwright_report_stuck_calls", listener.stuck),

@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tickwright.cli.kit.gateway import Gateway, read_answer, through
 from tickwright.cli.kit.output import console, say, show_json, show_rows, write
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.ids import random_token
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 ACCEPT = {"accept": "application/json"}
 
@@ -131,14 +132,16 @@ def _opened(name: str) -> Any:
         raise Rejected("file_unreadable", f"{name} cannot be read: {error.strerror}") from error
 
 
-def _bar(size_bytes: int | None) -> Progress:
+def _bar(size_bytes: int | None) -> "Progress":
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=console(stderr=True), transient=True, disable=not sys.stderr.isatty())
     progress.add_task("import", total=size_bytes)
     return progress
 
 
-async def _chunks(file: BinaryIO, bar: Progress) -> AsyncIterator[bytes]:
+async def _chunks(file: BinaryIO, bar: "Progress") -> AsyncIterator[bytes]:
     while chunk := await asyncio.to_thread(file.read1, CHUNK_BYTES):  # type: ignore[attr-defined]  # buffered readers have it
         bar.advance(bar.task_ids[0], len(chunk))
         yield chunk

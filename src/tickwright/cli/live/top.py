@@ -53,7 +53,7 @@ async def _known(gateway: Gateway) -> Any:
             if monotonic() > until_s:
                 raise
         else:
-            if found["jobs"]["started_per_s"] is not None or monotonic() > until_s:
+            if (jobs := found["jobs"]) is None or jobs["started_per_s"] is not None or monotonic() > until_s:
                 return found
         await asyncio.sleep(AGAIN_S)
 

@@ -1,13 +1,14 @@
 """The overview as a view in a terminal and as lines in a log, for ``up`` and ``top``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tickwright.capabilities.jobs.overview import JobsNow, LatenessNow, LatestJob
-from tickwright.plugin.overview import OverviewBase, OverviewParts, spark
+from tickwright.plugin.overview import COUNT_MAX, OverviewBase, OverviewPart, OverviewParts, spark
 
 _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "processing": "cyan"}
 _SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
@@ -23,13 +24,9 @@ LATENESS_MAX_S = 3600.0
 
 def lines(view: OverviewBase, parts: OverviewParts) -> list[str]:
     """Return the overview in a few lines, for a log or a pipe."""
-    jobs = view.jobs
-    first = (
-        f"{_stale(view)}waiting {_jobs(view, jobs.waiting)} · due {_jobs(view, jobs.due)} · running {jobs.running} · "
-        f"started {_rate(jobs.started_per_s)} · {_ends_line(jobs)} · late: {_late_text(jobs.lateness)} · "
-        f"caught up: {_caught_up(jobs)} · alerts {_alerts_words(view)} · workers {view.workers.alive}"
-    )
-    return [first, *(line for part in parts for line in part.lines(view))]
+    words = {"jobs": _jobs_words, "alerts": _alerts_words, "workers": _workers_words}
+    first = " · ".join(say(view) for name, say in words.items() if getattr(view, name) is not None)
+    return [f"{_stale(view)}{first}", *(line for part in parts for line in _of_part(view, part, part.lines))]
 
 
 def draw(view: OverviewBase, parts: OverviewParts, title: str) -> RenderableType:
@@ -37,18 +34,24 @@ def draw(view: OverviewBase, parts: OverviewParts, title: str) -> RenderableType
     head = Text(title, style="bold")
     if view.stale_since is not None:
         head.append(f"   stale since {view.stale_since:%H:%M:%S}: {view.stale_why}", style="bold red")
+    has_jobs, has_operations = view.jobs is not None, view.workers is not None
     return Group(
         head,
-        Text(),
-        _numbers(view),
-        Text(),
-        _course(view),
-        Text(),
-        _standing(view),
-        Text(),
-        _latest(view.jobs.latest),
-        *(_as_it_is(item) for part in parts if (drawn := part.draw(view)) for item in ("", *drawn)),
+        *((Text(), _numbers(view), Text(), _course(view)) if has_jobs else ()),
+        *((Text(), _standing(view)) if has_operations else ()),
+        *((Text(), _latest(view.jobs.latest)) if has_jobs else ()),
+        *(_as_it_is(item) for part in parts if (drawn := _of_part(view, part, part.draw)) for item in ("", *drawn)),
     )
+
+
+def _of_part(view: OverviewBase, part: OverviewPart, make: Callable[[OverviewBase], Sequence[Any]]) -> Sequence[Any]:
+    """Return what a part shows, or that it is unavailable."""
+    if absent := [name for name in part.fields if getattr(view, name) is None]:
+        return [f"{', '.join(absent)}: unavailable"]
+    try:
+        return make(view)
+    except Exception as error:  # noqa: BLE001  a plugin's part can raise anything
+        return [f"{part.name}: cannot be shown: {error!r}"]
 
 
 def _as_it_is(item: RenderableType) -> RenderableType:
@@ -106,11 +109,11 @@ def _standing(view: OverviewBase) -> RenderableType:
         (
             "outbox",
             Text(
-                f"{_count(view, outbox.waiting)} wait for {outbox.destinations} destinations{failing}, "
+                f"{_count(outbox.waiting)} wait for {outbox.destinations} destinations{failing}, "
                 f"oldest {duration(outbox.oldest_s)}, published {_rate(outbox.published_per_s)}"
             ),
         ),
-        ("dead letters", Text(f"{_count(view, dead.jobs)} jobs, {_count(view, dead.outbox)} messages")),
+        ("dead letters", Text(f"{_count(dead.jobs)} jobs, {_count(dead.outbox)} messages")),
     )
     for word, text in rows:
         grid.add_row(Text(word, style="dim"), text)
@@ -118,14 +121,31 @@ def _standing(view: OverviewBase) -> RenderableType:
 
 
 def _alerts_text(view: OverviewBase) -> Text:
-    text = Text(_alerts_words(view))
+    text = Text(_alerts_by_severity(view))
     for alert in view.alerts.newest[:2]:
         text.append(f"   {alert.summary}", style=_SEVERITIES[alert.severity])
     text.truncate(160, overflow="ellipsis")
     return text
 
 
+def _jobs_words(view: OverviewBase) -> str:
+    jobs = view.jobs
+    return (
+        f"waiting {_jobs(view, jobs.waiting)} · due {_jobs(view, jobs.due)} · running {jobs.running} · "
+        f"started {_rate(jobs.started_per_s)} · {_ends_line(jobs)} · late: {_late_text(jobs.lateness)} · "
+        f"caught up: {_caught_up(jobs)}"
+    )
+
+
+def _workers_words(view: OverviewBase) -> str:
+    return f"workers {view.workers.alive}"
+
+
 def _alerts_words(view: OverviewBase) -> str:
+    return f"alerts {_alerts_by_severity(view)}"
+
+
+def _alerts_by_severity(view: OverviewBase) -> str:
     alerts = view.alerts
     found = ((alerts.critical, "critical"), (alerts.warning, "warning"), (alerts.info, "info"))
     return ", ".join(f"{count} {word}" for count, word in found if count) or "none"
@@ -160,11 +180,11 @@ def _stale(view: OverviewBase) -> str:
 
 
 def _jobs(view: OverviewBase, count: int) -> str:
-    return f"≥{count}" if view.jobs.partial else _count(view, count)
+    return f"≥{count}" if view.jobs.partial else _count(count)
 
 
-def _count(view: OverviewBase, count: int) -> str:
-    return f"≥{count}" if count >= view.jobs.capped_at else str(count)
+def _count(count: int | None) -> str:
+    return "…" if count is None else f"≥{count}" if count >= COUNT_MAX else str(count)
 
 
 def _rate(per_s: float | None) -> str:

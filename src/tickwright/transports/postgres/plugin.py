@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 from tickwright.plugin import Context, Plugin
 from tickwright.ports.broker import Broker
 from tickwright.ports.transports import TaskTransport
-from tickwright.store.pool import Pool
 
 if TYPE_CHECKING:
+    from tickwright.store.pool import Pool
     from tickwright.transports.postgres.broker import PostgresDeadLetters, PostgresTaskQueue
 
 
 class PostgresTaskTransport:
     """A :class:`tickwright.ports.transports.TaskTransport` inside PostgreSQL."""
 
-    def __init__(self, pool: Pool, topic: str) -> None:
+    def __init__(self, pool: "Pool", topic: str) -> None:
         self._pool, self._topic = pool, topic
         self.destination = f"pg:{topic}"
 

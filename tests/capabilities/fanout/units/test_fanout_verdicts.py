@@ -3,8 +3,7 @@
 from datetime import timedelta
 
 from tickwright.capabilities.fanout.consumer.consumer import Ack, RetryLater, retry_after_throttle
-from tickwright.partners import Throttled
-from tickwright.partners.outcomes import returned
+from tickwright.partners.outcomes import Throttled, returned
 
 
 def test_a_throttled_task_comes_back_later_than_the_silence_ends() -> None:

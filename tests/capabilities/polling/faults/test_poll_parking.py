@@ -14,7 +14,7 @@ from kit.kafka_polls import PollWorld, poll_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
-from tickwright.partners import Failed
+from tickwright.partners.outcomes import Failed
 from tickwright.transports.kafka import poll_reader, poll_source
 
 SECONDS, A_SECOND, FINE = 20, 30, 60

@@ -16,7 +16,7 @@ from tickwright import Answer, Poll
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.wheels import slices
 from tickwright.capabilities.polling.wheels.slices import Replay
-from tickwright.partners import Failed
+from tickwright.partners.outcomes import Failed
 
 POLLS = 60
 DUE = "now() - interval '3 minutes'"

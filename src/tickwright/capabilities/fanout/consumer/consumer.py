@@ -35,7 +35,7 @@ from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup, cancel_safe, end_task
 from tickwright.observe.metrics import Sample
-from tickwright.partners import Failed, Throttled
+from tickwright.partners.outcomes import Failed, Throttled
 from tickwright.ports.fanout import Begun, Ended, Run, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe

@@ -15,8 +15,9 @@ from tickwright.capabilities.fanout.messages import NO_KEYS, MessageKeys, Task, 
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.secrets import Destination, ResolvedSecrets, Secrets, SecretsFor
 from tickwright.engine.tasks import ends_task, take_cancels_back
-from tickwright.partners import Answered, Failed, PartnerContract, Permit, Throttled
-from tickwright.partners.outcomes import raised, returned
+from tickwright.partners.contract import PartnerContract
+from tickwright.partners.outcomes import Answered, Failed, Throttled, raised, returned
+from tickwright.partners.permits import Permit
 from tickwright.ports.fanout import TIMED_OUT, Begun
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import UNAVAILABLE, Pool

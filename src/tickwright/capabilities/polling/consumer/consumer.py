@@ -25,8 +25,8 @@ from tickwright.capabilities.polling.trackers.events import TERMINAL_DEFAULT
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup
 from tickwright.observe.metrics import Sample
-from tickwright.partners import PartnerContract, PartnerSettings
-from tickwright.partners.contract import PartnerRow, list_partners, settings_of
+from tickwright.partners.contract import PartnerContract, PartnerRow, list_partners, settings_of
+from tickwright.partners.settings import PartnerSettings
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollGroup, PollSource
 from tickwright.ports.service import NO_PROBE, Probe

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected, storable
-from tickwright.partners import Failed, Throttled
+from tickwright.partners.outcomes import Failed, Throttled
 
 STATUS_CHARS_MAX = 100
 EVENTS_MAX = 100

@@ -20,8 +20,9 @@ from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.tasks import cancel_safe, end_task, ends_task
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
-from tickwright.partners import ANSWERED, Answered, Failed, PartnerContract, Permit, Throttled
-from tickwright.partners.outcomes import raised, returned
+from tickwright.partners.contract import PartnerContract
+from tickwright.partners.outcomes import ANSWERED, Answered, Failed, Throttled, raised, returned
+from tickwright.partners.permits import Permit
 from tickwright.ports.ids import monotonic
 
 RETRY = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))

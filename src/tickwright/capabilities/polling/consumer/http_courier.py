@@ -50,9 +50,9 @@ from tickwright.domain.secrets import MASK, Secrets, destination_of, resolve_ref
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.observe.logs import know_secret
 from tickwright.outbound import GuardedSessions, blocked, outcome_of
-from tickwright.partners import PartnerSettings
 from tickwright.partners.outcomes import Answered, Failed
 from tickwright.partners.outcomes import outcome_of as outcome_of_status
+from tickwright.partners.settings import PartnerSettings
 from tickwright.plugin import Settings
 from tickwright.ports.ids import monotonic, unix_seconds
 
