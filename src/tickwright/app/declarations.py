@@ -129,9 +129,9 @@ L = TypeVar("L", bound=ListenerFunction)
 R = TypeVar("R", bound=Callable[[], str | None])
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that are set."""
-    return {name: value for name, value in options.items() if value is not None}
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options among a decorator's arguments that are set."""
+    return {name: value for name, value in arguments.items() if value is not None and name not in {"self", "name"}}
 
 
 class Declarations:
@@ -168,14 +168,7 @@ class Declarations:
         Raises:
             Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
         """
-        options = _given(
-            timeout=timeout,
-            max_attempts=max_attempts,
-            retry=retry,
-            concurrency=concurrency,
-            rate=rate,
-            keep_history=keep_history,
-        )
+        options = _given(locals())
         return self._register(HandlerRegistry, lambda function: declare_job(name, function, options))
 
     def partner(
@@ -212,16 +205,7 @@ class Declarations:
         Raises:
             Rejected: ``invalid_partner`` with every mistake, ``duplicate_partner``. Permanent.
         """
-        options = _given(
-            rate=rate,
-            per_minute=per_minute,
-            per_day=per_day,
-            concurrency=concurrency,
-            timeout=timeout,
-            quiet=quiet,
-            breaker=breaker,
-            terminal_statuses=terminal_statuses,
-        )
+        options = _given(locals())
         return self._register(CourierRegistry, lambda function: declare_partner(name, function, options))
 
     def module(
@@ -243,7 +227,7 @@ class Declarations:
         Raises:
             Rejected: ``invalid_module`` with every mistake, ``duplicate_module``. Permanent.
         """
-        options = _given(every=every, timeout=timeout, gated=gated)
+        options = _given(locals())
         return self._register(ModuleRegistry, lambda function: declare_module(name, function, options))
 
     def listener(
@@ -271,7 +255,7 @@ class Declarations:
         Raises:
             Rejected: ``invalid_listener`` with every mistake, ``duplicate_listener``. Permanent.
         """
-        options = _given(source=source, attempts=attempts, timeout=timeout, columns=columns)
+        options = _given(locals())
         return self._register(ListenerRegistry, lambda function: declare_listener(name, function, options))
 
     def report(
@@ -312,19 +296,7 @@ class Declarations:
         Raises:
             Rejected: ``invalid_report_type`` with every mistake, ``duplicate_report``. Permanent.
         """
-        options = _given(
-            listeners=listeners,
-            stages=stages,
-            feeds=feeds,
-            parameters=parameters,
-            format=format,
-            bom=bom,
-            checks=checks,
-            check_every=check_every,
-            deadline=deadline,
-            keep=keep,
-            notify=notify,
-        )
+        options = _given(locals())
         return self._register(ReportRegistry, lambda function: declare_report(name, function, options))
 
     def batch(
@@ -382,25 +354,8 @@ class Declarations:
         Raises:
             Rejected: ``invalid_batch`` with every mistake, ``duplicate_batch``. Permanent.
         """
-        options = _given(
-            audience=audience,
-            action=action,
-            release=release,
-            cron=cron,
-            date_time_execution=date_time_execution,
-            time_zone=time_zone,
-            restartable=restartable,
-            restartable_unit=restartable_unit,
-            restartable_unit_type=restartable_unit_type,
-            overlap=overlap,
-            misfire=misfire,
-            misfire_max=misfire_max,
-            misfire_grace=misfire_grace,
-            chunk_rows=chunk_rows,
-            rate=rate,
-            attempts=attempts,
-            on_finished=on_finished,
-        )
+        options = _given(locals())
+        options.pop("plan", None)
         return self._register(BatchRegistry, lambda function: declare_batch(name, function, plan, options))
 
     def _register(self, registry: type[Any], declare: Callable[[F], Any]) -> Callable[[F], F]:

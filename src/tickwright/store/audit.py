@@ -1,6 +1,6 @@
 """The audit trail: one row per operator action, in the transaction of the action."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -10,7 +10,7 @@ import msgspec
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_json
 from tickwright.ports.caller import Caller
-from tickwright.ports.views import Doors, view
+from tickwright.ports.views import Doors
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -37,11 +37,16 @@ async def update_audit(connection: Connection, row_id: int, after: Any) -> None:
 
 @dataclass(slots=True)
 class AuditedChange(Generic[V]):
-    """A change of a row; ``before`` is ``None`` for a new one, ``after`` is read at its end, and not set before."""
+    """A change of a row; ``before`` is ``None`` for a new one, ``after`` is read at its end, and not set before.
+
+    Attributes:
+        audited: What the audit trail gets instead of the two states.
+    """
 
     connection: Connection
     before: Any
     after: V = field(init=False)
+    audited: tuple[Any, Any] | None = None
 
 
 class AuditedRows(Generic[V]):
@@ -49,12 +54,35 @@ class AuditedRows(Generic[V]):
 
     Args:
         kind: What a row is, such as ``account``.
-        view_kind: The struct of a row of the query ``read``.
+        show: Returns a row of the query ``read`` as it is shown.
         lock: A query that locks the row $1.
+        read: A query for the row $1, or for all rows where $1 is null.
+        switches: The statements of :meth:`switch` by action.
+        audits_equal: Whether a change is audited that left the row as it was.
     """
 
-    def __init__(self, pool: Pool, kind: str, view_kind: type[V], *, lock: str, read: str) -> None:
-        self._pool, self._kind, self._view_kind, self._lock, self._read = pool, kind, view_kind, lock, read
+    def __init__(
+        self,
+        pool: Pool,
+        kind: str,
+        show: Callable[[Any], V],
+        *,
+        lock: str,
+        read: str,
+        switches: Mapping[str, str],
+        audits_equal: bool = True,
+    ) -> None:
+        self._pool, self._kind, self._show = pool, kind, show
+        self._lock, self._read, self._switches = lock, read, switches
+        self._audits_equal = audits_equal
+
+    async def get(self, name: str, connection: Connection | None = None) -> V:
+        """Return one row.
+
+        Raises:
+            Rejected: ``<kind>_not_found`` (404). Permanent.
+        """
+        return self._show(await self.row(name, connection))
 
     async def row(self, name: str, connection: Connection | None = None) -> Any:
         """Return the row ``name`` of the query ``read``.
@@ -69,13 +97,15 @@ class AuditedRows(Generic[V]):
 
     def not_found(self, name: str) -> Rejected:
         """Return the refusal of a name that does not exist."""
-        return Rejected(f"{self._kind}_not_found", f"there is no {self._kind} {name[:50]!r}", status=404)
+        return Rejected(
+            f"{self._kind}_not_found", f"there is no {self._kind.replace('_', ' ')} {name[:50]!r}", status=404
+        )
 
     @asynccontextmanager
     async def changing(
         self, action: str, name: str, caller: Caller, *, creates: bool = False
     ) -> AsyncIterator[AuditedChange[V]]:
-        """Lock a row for a body that changes it, and write both states into the audit trail.
+        """Lock a row for a body that changes or deletes it, and write both states into the audit trail.
 
         Raises:
             Rejected: ``<kind>_not_found`` (404), unless the body ``creates`` the row. Permanent.
@@ -83,14 +113,29 @@ class AuditedRows(Generic[V]):
         async with self._pool.acquire() as connection, connection.transaction():
             await connection.execute(self._lock, name)
             old = await connection.fetchrow(self._read, name) if creates else await self.row(name, connection)
-            before: Any = None if old is None else view(self._view_kind, old)
-            change = AuditedChange[V](connection, before)
+            change = AuditedChange[V](connection, None if old is None else self._show(old))
             yield change
-            change.after = view(self._view_kind, await self.row(name, connection))
-            subject = f"{self._kind}:{name}"
-            await write_audit(
-                connection, caller, f"{self._kind}s.{action}", subject, before=change.before, after=change.after
-            )
+            new: Any = await connection.fetchrow(self._read, name)
+            if new is not None:
+                new = change.after = self._show(new)
+            before, after = change.audited or (change.before, new)
+            if self._audits_equal or before != after:
+                subject = f"{self._kind}:{name}"
+                await write_audit(connection, caller, f"{self._kind}s.{action}", subject, before=before, after=after)
+
+    async def switch(self, name: str, action: str, *, caller: Caller) -> V:
+        """Pause or enable a row, or do another action of ``switches``. Twice is harmless.
+
+        Raises:
+            Rejected: ``<kind>_not_found`` (404). Permanent.
+        """
+        async with self.changing(action, name, caller) as change:
+            await change.connection.execute(self._switches[action], name)
+        return change.after
+
+    async def list(self) -> list[V]:
+        """Return every row by name."""
+        return [self._show(row) for row in await self._pool.fetch(self._read, None)]
 
 
 def _json(value: Any) -> str | None:

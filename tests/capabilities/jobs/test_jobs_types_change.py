@@ -463,7 +463,7 @@ async def test_a_callback_whose_endpoint_is_gone_waits_for_an_operator(database_
         assert len(receiver.received) == 1
         assert (await engine.job(later))["status"] == "pending"
         receiver.status = 200
-        await TaskTypes(engine.pool, lambda _: None).enable("call", caller=OPERATOR)
+        await TaskTypes(engine.pool, lambda _: None).switch("call", "enable", caller=OPERATOR)
         rows = [await engine.until(job_id, "completed") for job_id in (refused, later)]
     assert [row["attempts"] for row in rows] == [1, 1]
     assert sorted(message.id for message in receiver.received) == sorted(

@@ -52,7 +52,7 @@ class Held:
 async def paused(engine: Engine, name: str, *, to: bool = True) -> None:
     """Pause or resume a type, and wait until the worker has read it."""
     types = TaskTypes(engine.pool, lambda _: None)
-    await (types.pause if to else types.enable)(name, caller=OPERATOR)
+    await types.switch(name, "pause" if to else "enable", caller=OPERATOR)
     await eventually_async(lambda: engine.worker.types()[name].kind.waits is to, what="the worker has read it")
 
 

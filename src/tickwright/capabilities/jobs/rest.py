@@ -256,12 +256,12 @@ def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
     @router.post("/v1/task-types/{name}/pause", tags=["task types"], **answers(TaskTypeView))
     async def pause_task_type(name: TypeName, caller: admin) -> Response:
         """Pause a task type: its jobs wait."""
-        return answer(await service.types.pause(name, caller=caller))
+        return answer(await service.types.switch(name, "pause", caller=caller))
 
     @router.post("/v1/task-types/{name}/enable", tags=["task types"], **answers(TaskTypeView))
     async def enable_task_type(name: TypeName, caller: admin) -> Response:
         """Run its jobs again, after a pause or a 410."""
-        return answer(await service.types.enable(name, caller=caller))
+        return answer(await service.types.switch(name, "enable", caller=caller))
 
     @router.post(
         "/v1/task-types/{name}/rotate-secret",

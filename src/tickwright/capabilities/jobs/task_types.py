@@ -20,7 +20,7 @@ from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, parse_duration, parse_rate
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes
-from tickwright.store.audit import write_audit
+from tickwright.store.audit import AuditedRows
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -205,25 +205,19 @@ def _from_ms(duration_ms: int) -> timedelta:
     return timedelta(milliseconds=duration_ms)
 
 
-class TaskTypes:
-    """The rows of ``tickwright.task_types`` and their secrets, for operators."""
+class TaskTypes(AuditedRows[TaskTypeView]):
+    """The rows of ``tickwright.task_types`` and their secrets, for operators.
+
+    A paused type starts no jobs; running ones continue. ``enable`` starts them again, also after its endpoint answered
+    410.
+
+    Raises:
+        Rejected: ``task_type_not_found`` (404) from every method with a name, except ``put``. Permanent.
+    """
 
     def __init__(self, pool: Pool, allow_target: Callable[[str], None]) -> None:
-        self._pool = pool
+        super().__init__(pool, "task_type", task_type_view, lock=_SQL["lock"], read=_SQL["list"], switches=_SQL)
         self._allow_target = allow_target
-
-    async def list(self) -> list[TaskTypeView]:
-        """Return every type by name."""
-        return [task_type_view(row) for row in await self._pool.fetch(_SQL["list"], None)]
-
-    async def get(self, name: str) -> TaskTypeView:
-        """Return one type.
-
-        Raises:
-            Rejected: ``task_type_not_found`` (404). Permanent.
-        """
-        async with self._pool.acquire() as connection:
-            return await self._view(connection, name)
 
     async def put(self, name: str, settings: TaskTypeRequest, *, caller: Caller) -> StoredTaskType:
         """Create or replace a type. A type whose target is signed gets its first secret here.
@@ -235,121 +229,64 @@ class TaskTypes:
         _columns(name, settings)
         parse_target(settings.target)
         self._allow_target(settings.target)
-        async with self._pool.acquire() as connection, connection.transaction():
-            await connection.execute(_SQL["lock"], name)
-            row = await connection.fetchrow(_SQL["list"], name)
-            before = None if row is None else task_type_view(row)
-            after, secret = await self._store(connection, name, settings)
-            await write_audit(connection, caller, "task_types.put", _subject(name), before=before, after=after)
-        return StoredTaskType(after, before is None, secret)
+        async with self.changing("put", name, caller, creates=True) as change:
+            secret = await self._store(change.connection, name, settings)
+        return StoredTaskType(change.after, change.before is None, secret)
 
     async def change(self, name: str, change: TaskTypeChange, *, caller: Caller) -> StoredTaskType:
         """Change only the given fields of a type, so that two operators do not undo each other's edits.
 
         Raises:
-            Rejected: ``task_type_not_found`` (404); ``version_conflict`` (409) with the present ``version``: read it
-                again; and what :meth:`put` refuses. Permanent.
+            Rejected: ``version_conflict`` (409) with the present ``version``: read it again; and what :meth:`put`
+                refuses. Permanent.
         """
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, name)
+        async with self.changing("change", name, caller) as changing:
+            before = changing.before
             if change.version is not UNSET and change.version != before.version:
                 message = f"{name} was changed since version {change.version}; it has version {before.version} now"
                 raise Rejected("version_conflict", message, status=409, version=before.version)
             settings = change.on(msgspec.structs.asdict(before))
             if settings.target != before.target:
                 self._allow_target(settings.target)
-            after, secret = await self._store(connection, name, settings)
-            await write_audit(connection, caller, "task_types.change", _subject(name), before=before, after=after)
-        return StoredTaskType(after, created=False, secret=secret)
+            secret = await self._store(changing.connection, name, settings)
+        return StoredTaskType(changing.after, created=False, secret=secret)
 
-    async def _store(
-        self, connection: Connection, name: str, settings: TaskTypeRequest
-    ) -> tuple[TaskTypeView, str | None]:
-        """Write a type; return it, and its first secret where its target is signed from now on."""
+    async def _store(self, connection: Connection, name: str, settings: TaskTypeRequest) -> str | None:
+        """Write a type; return its first secret where its target is signed from now on."""
         target = parse_target(settings.target)
         await connection.execute(_SQL["put"], *_columns(name, settings))
-        after = await self._view(connection, name)
-        if not isinstance(target, WebTarget) or after.signing_secrets:
-            return after, None
-        secret = await self._add_secret(connection, name)
-        return await self._view(connection, name), secret
-
-    async def pause(self, name: str, *, caller: Caller) -> TaskTypeView:
-        """Stop starting a type's jobs; running ones continue. Pausing twice changes nothing.
-
-        Raises:
-            Rejected: ``task_type_not_found`` (404). Permanent.
-        """
-        return await self._change("pause", name, caller)
-
-    async def enable(self, name: str, *, caller: Caller) -> TaskTypeView:
-        """Start a type's jobs again, after a pause or after its endpoint answered 410.
-
-        Raises:
-            Rejected: ``task_type_not_found`` (404). Permanent.
-        """
-        return await self._change("enable", name, caller)
+        if not isinstance(target, WebTarget) or (await self.get(name, connection)).signing_secrets:
+            return None
+        return await self._add_secret(connection, name)
 
     async def rotate_secret(self, name: str, *, caller: Caller, overlap: timedelta = OVERLAP_DEFAULT) -> SecretView:
         """Make a new signing secret; the old ones stay in use beside it for ``overlap``.
 
         Raises:
-            Rejected: ``task_type_not_found`` (404), ``nothing_to_sign``, ``invalid_overlap``. Permanent.
+            Rejected: ``nothing_to_sign``, ``invalid_overlap``. Permanent.
         """
         check_overlap(overlap)
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, name)
-            if not isinstance(parse_target(before.target), WebTarget):
+        async with self.changing("rotate_secret", name, caller) as change:
+            if not isinstance(parse_target(change.before.target), WebTarget):
                 raise Rejected("nothing_to_sign", f"{name}: only http, https, ws and wss targets are signed")
-            await connection.execute(_SQL["retire_secrets"], name, overlap)
-            await connection.execute(_SQL["drop_retired"], name)
-            secret = await self._add_secret(connection, name)
-            after = await self._view(connection, name)
-            shown = {"signing_secrets": after.signing_secrets, "overlap": format_duration(overlap)}
-            former = {"signing_secrets": before.signing_secrets}
-            await write_audit(
-                connection, caller, "task_types.rotate_secret", _subject(name), before=former, after=shown
-            )
+            await change.connection.execute(_SQL["retire_secrets"], name, overlap)
+            await change.connection.execute(_SQL["drop_retired"], name)
+            secret = await self._add_secret(change.connection, name)
+            secrets = (await self.get(name, change.connection)).signing_secrets
+            former = {"signing_secrets": change.before.signing_secrets}
+            change.audited = former, {"signing_secrets": secrets, "overlap": format_duration(overlap)}
         return SecretView(name, secret, format_duration(overlap))
 
     async def delete(self, name: str, *, caller: Caller) -> None:
-        """Delete a type and its secrets; its jobs wait like those of any unknown type.
-
-        Raises:
-            Rejected: ``task_type_not_found`` (404). Permanent.
-        """
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, name)
-            await connection.execute(_SQL["delete"], name)
-            await connection.execute(_SQL["delete_rate"], name)
-            await write_audit(connection, caller, "task_types.delete", _subject(name), before=before)
-
-    async def _change(self, action: str, name: str, caller: Caller) -> TaskTypeView:
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, name)
-            await connection.execute(_SQL[action], name)
-            after = await self._view(connection, name)
-            await write_audit(connection, caller, f"task_types.{action}", _subject(name), before=before, after=after)
-        return after
+        """Delete a type and its secrets; its jobs wait like those of any unknown type."""
+        async with self.changing("delete", name, caller) as change:
+            await change.connection.execute(_SQL["delete"], name)
+            await change.connection.execute(_SQL["delete_rate"], name)
 
     async def _add_secret(self, connection: Connection, name: str) -> str:
         secret = secret_of(random_bytes(SECRET_BYTES))
         await connection.execute(_SQL["add_secret"], name, secret)
         return secret
-
-    async def _locked(self, connection: Connection, name: str) -> TaskTypeView:
-        await connection.execute(_SQL["lock"], name)
-        return await self._view(connection, name)
-
-    async def _view(self, connection: Connection, name: str) -> TaskTypeView:
-        row = await connection.fetchrow(_SQL["list"], name)
-        if row is None:
-            raise Rejected("task_type_not_found", f"there is no task type {name[:50]!r}", status=404)
-        return task_type_view(row)
-
-
-def _subject(name: str) -> str:
-    return f"task_type:{name}"
 
 
 def _columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:

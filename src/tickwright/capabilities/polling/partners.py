@@ -7,6 +7,7 @@ counts within seconds, in every process, without a restart.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -169,7 +170,7 @@ class PartnerFigures(msgspec.Struct, kw_only=True):
 _SQL = load("tickwright.capabilities.polling.sql", "partners.sql")
 
 
-class Partners:
+class Partners(AuditedRows[PartnerView]):
     """The rows of ``tickwright.partners``.
 
     Raises:
@@ -177,24 +178,17 @@ class Partners:
     """
 
     def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._rows = AuditedRows(pool, "partner", PartnerView, lock=_SQL["lock_partner"], read=_SQL["list_partners"])
+        switches = {action: _SQL[f"{action}_partner"] for action in ("pause", "enable", "reset")}
+        lock, read = _SQL["lock_partner"], _SQL["list_partners"]
+        super().__init__(pool, "partner", partial(view, PartnerView), lock=lock, read=read, switches=switches)
         self._calls = CallHistory()
-
-    async def list(self) -> list[PartnerView]:
-        """Return every partner by name."""
-        return [view(PartnerView, row) for row in await self._pool.fetch(_SQL["list_partners"], None)]
-
-    async def get(self, name: str) -> PartnerView:
-        """Return one partner."""
-        return view(PartnerView, await self._rows.row(name))
 
     async def figures(self, name: str) -> PartnerFigures:
         """Return how a partner is called now."""
         async with self._pool.acquire() as connection, connection.transaction(readonly=True):
             row = await connection.fetchrow(_SQL["contract_state"], name)
             if row is None:
-                raise self._rows.not_found(name)
+                raise self.not_found(name)
             number = row["partner_no"]
             shares = [view(Share, share) for share in await connection.fetch(_SQL["shares"], number)]
             waiting = view(WaitingPolls, await connection.fetchrow(_SQL["waiting_polls"], number, ROWS_READ_MAX))
@@ -226,7 +220,7 @@ class Partners:
         """
         check_partner(name)
         check_partner_settings(settings)
-        async with self._rows.changing("put", name, caller, creates=True) as change:
+        async with self.changing("put", name, caller, creates=True) as change:
             await change.connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
         return StoredPartner(change.after, change.before is None)
 
@@ -236,27 +230,10 @@ class Partners:
         Raises:
             Rejected: ``invalid_partner`` with every mistake. Permanent.
         """
-        async with self._rows.changing("change", name, caller) as change:
+        async with self.changing("change", name, caller) as change:
             settings = merged(msgspec.json.decode(change.before.settings), changes)
             check_partner_settings(settings)
             await change.connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
-        return change.after
-
-    async def pause(self, name: str, *, caller: Caller) -> PartnerView:
-        """Stop calling it and selecting its trackers. Twice is harmless."""
-        return await self._set("pause", name, caller)
-
-    async def enable(self, name: str, *, caller: Caller) -> PartnerView:
-        """Call it again."""
-        return await self._set("enable", name, caller)
-
-    async def reset(self, name: str, *, caller: Caller) -> PartnerView:
-        """Close its breaker and end the silence that it requested, because it works again."""
-        return await self._set("reset", name, caller)
-
-    async def _set(self, action: str, name: str, caller: Caller) -> PartnerView:
-        async with self._rows.changing(action, name, caller) as change:
-            await change.connection.execute(_SQL[f"{action}_partner"], name)
         return change.after
 
 

@@ -223,12 +223,12 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
     @router.post("/v1/accounts/{account_id}/pause", tags=["accounts"], **answers(AccountView))
     async def pause_account(account_id: AccountId, caller: admin) -> Response:
         """Stop selecting its trackers."""
-        return answer(await accounts.pause(account_id, caller=caller))
+        return answer(await accounts.switch(account_id, "pause", caller=caller))
 
     @router.post("/v1/accounts/{account_id}/enable", tags=["accounts"], **answers(AccountView))
     async def enable_account(account_id: AccountId, caller: admin) -> Response:
         """Select its trackers again, each at its own next slot."""
-        return answer(await accounts.enable(account_id, caller=caller))
+        return answer(await accounts.switch(account_id, "enable", caller=caller))
 
 
 def partner_routes(router: APIRouter, service: PollingService, gate: Gate) -> None:
@@ -268,17 +268,17 @@ def partner_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
     @router.post("/v1/partners/{name}/pause", tags=["partners"], **answers(PartnerView))
     async def pause_partner(name: Name, caller: admin) -> Response:
         """Stop calling it and selecting its trackers."""
-        return answer(await partners.pause(name, caller=caller))
+        return answer(await partners.switch(name, "pause", caller=caller))
 
     @router.post("/v1/partners/{name}/enable", tags=["partners"], **answers(PartnerView))
     async def enable_partner(name: Name, caller: admin) -> Response:
         """Call it again."""
-        return answer(await partners.enable(name, caller=caller))
+        return answer(await partners.switch(name, "enable", caller=caller))
 
     @router.post("/v1/partners/{name}/reset", tags=["partners"], **answers(PartnerView))
     async def reset_partner(name: Name, caller: admin) -> Response:
         """Close its breaker, and end the silence that it requested."""
-        return answer(await partners.reset(name, caller=caller))
+        return answer(await partners.switch(name, "reset", caller=caller))
 
 
 def slice_routes(router: APIRouter, service: PollingService, gate: Gate) -> None:

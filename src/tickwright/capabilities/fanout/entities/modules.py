@@ -11,7 +11,7 @@ file::
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -27,8 +27,9 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, lasting, read_fields
 from tickwright.domain.time_texts import DURATION_MAX, format_duration
 from tickwright.ports.caller import Caller
-from tickwright.store.audit import write_audit
-from tickwright.store.pool import Connection, Pool
+from tickwright.ports.views import view
+from tickwright.store.audit import AuditedRows
+from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 EVERY_DEFAULT = timedelta(minutes=15)
@@ -104,37 +105,27 @@ _READERS: Mapping[str, Reader] = {
 _SQL = load("tickwright.capabilities.fanout.sql", "modules.sql")
 
 
-class Modules:
-    """The rows of ``tickwright.modules``."""
+class Modules(AuditedRows[ModuleView]):
+    """The rows of ``tickwright.modules``; a change that changes nothing is not audited.
+
+    For a paused module no entities are polled; published tasks still run. An enabled one is polled from the current
+    window on.
+
+    Raises:
+        Rejected: ``module_not_found`` (404) from every method with a name, except ``put`` and ``set``. Permanent.
+    """
 
     def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-
-    async def list(self) -> list[ModuleView]:
-        """Return every module by name."""
-        return [_view(row) for row in await self._pool.fetch(_SQL["list_modules"], None)]
-
-    async def get(self, name: str) -> ModuleView:
-        """Return one module.
-
-        Raises:
-            Rejected: ``module_not_found`` (404). Permanent.
-        """
-        row = await self._pool.fetchrow(_SQL["list_modules"], name)
-        if row is None:
-            raise _not_found(name)
-        return _view(row)
+        switches = {action: _SQL[f"{action}_module"] for action in ("pause", "enable")}
+        lock, read = _SQL["lock_module"], _SQL["list_modules"]
+        super().__init__(pool, "module", module_view, lock=lock, read=read, switches=switches, audits_equal=False)
 
     async def show(self, name: str) -> ModuleDetail:
-        """Return one module with the counts of its last windows.
-
-        Raises:
-            Rejected: ``module_not_found`` (404). Permanent.
-        """
-        view = await self.get(name)
+        """Return one module with the counts of its last windows."""
+        module = await self.get(name)
         counts = await self._pool.fetchrow(_SQL["module_counts"], name)
         windows = [ModuleWindow(**dict(row)) for row in await self._pool.fetch(_SQL["module_windows"], name)]
-        return ModuleDetail(**msgspec.structs.asdict(view), **dict(counts), windows=windows)
+        return ModuleDetail(**msgspec.structs.asdict(module), **dict(counts), windows=windows)
 
     async def put(self, name: str, request: ModuleRequest, *, caller: Caller) -> StoredModule:
         """Create a module or replace its settings; schedulers are notified at once. Equal settings change nothing.
@@ -157,56 +148,19 @@ class Modules:
         Raises:
             Rejected: ``invalid_module`` with every mistake. Permanent.
         """
-        return await self._put(name, check_module(name, settings), set_by, caller)
-
-    async def _put(self, name: str, settings: ModuleSettings, set_by: str, caller: Caller) -> StoredModule:
-        every_s = None if settings.every is None else settings.every // _SECOND
-        timeout_ms = None if settings.timeout is None else settings.timeout // _MILLISECOND
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, name)
-            put = await connection.fetchrow(
-                _SQL["put_module"], name, every_s, timeout_ms, settings.gated, set_by, set_by == "app",
+        new = check_module(name, settings)
+        every_s = None if new.every is None else new.every // _SECOND
+        timeout_ms = None if new.timeout is None else new.timeout // _MILLISECOND
+        async with self.changing("put", name, caller, creates=True) as change:
+            put = await change.connection.fetchrow(
+                _SQL["put_module"], name, every_s, timeout_ms, new.gated, set_by, set_by == "app",
                 EVERY_DEFAULT // _SECOND, TIMEOUT_DEFAULT // _MILLISECOND,
             )  # fmt: skip
-            after = _view(await connection.fetchrow(_SQL["list_modules"], name))
-            if put is not None:
-                await write_audit(connection, caller, "modules.put", f"module:{name}", before=before, after=after)
-        return StoredModule(after, put is not None and put["created"])
-
-    async def switch(self, name: str, action: Literal["pause", "enable"], *, caller: Caller) -> ModuleView:
-        """Stop polling entities for a module, or poll them again from the current window on. Published tasks still run.
-
-        Raises:
-            Rejected: ``module_not_found`` (404). Permanent.
-        """
-        async with self._pool.acquire() as connection, connection.transaction():
-            before = await self._locked(connection, name)
-            if before is None:
-                raise _not_found(name)
-            await connection.execute(_SQL[f"{action}_module"], name)
-            after = _view(await connection.fetchrow(_SQL["list_modules"], name))
-            if after != before:
-                await write_audit(connection, caller, f"modules.{action}", f"module:{name}", before=before, after=after)
-        return after
-
-    async def _locked(self, connection: Connection, name: str) -> ModuleView | None:
-        await connection.execute(_SQL["lock_module"], name)
-        row = await connection.fetchrow(_SQL["list_modules"], name)
-        return None if row is None else _view(row)
+        return StoredModule(change.after, put is not None and put["created"])
 
 
-def _view(row: Any) -> ModuleView:
-    return ModuleView(
-        name=row["name"],
-        every=format_duration(timedelta(seconds=row["interval_seconds"])),
-        timeout=format_duration(timedelta(milliseconds=row["timeout_ms"])),
-        gated=row["is_gated"],
-        set_by=row["set_by"],
-        paused_at=row["paused_at"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
-
-
-def _not_found(name: str) -> Rejected:
-    return Rejected("module_not_found", f"there is no module {name[:50]!r}", status=404)
+def module_view(row: Mapping[str, Any]) -> ModuleView:
+    """Return a row of ``modules`` as :class:`ModuleView`."""
+    every = format_duration(timedelta(seconds=row["interval_seconds"]))
+    timeout = format_duration(timedelta(milliseconds=row["timeout_ms"]))
+    return view(ModuleView, row, every=every, timeout=timeout, gated=row["is_gated"])

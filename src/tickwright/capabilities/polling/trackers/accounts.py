@@ -7,6 +7,7 @@ reads which accounts are paused. So a change counts from the next slot on, in ev
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -179,7 +180,10 @@ class Accounts:
 
     def __init__(self, pool: Pool, cursors: Cursors) -> None:
         self._pool, self._cursors = pool, cursors
-        self._rows = AuditedRows(pool, "account", AccountView, lock=_SQL["lock_account"], read=_SQL["get_account"])
+        switches = {action: _SQL[f"{action}_account"] for action in ("pause", "enable")}
+        lock, read = _SQL["lock_account"], _SQL["get_account"]
+        self._rows = AuditedRows(pool, "account", partial(view, AccountView), lock=lock, read=read, switches=switches)
+        self.switch = self._rows.switch
 
     async def list(
         self, *, sort: str = "id", text: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
@@ -270,19 +274,6 @@ class Accounts:
         """Change the given settings of an account; concurrent changes of others are kept."""
         async with self._rows.changing("change", account_id, caller) as change:
             await _write(change.connection, account_id, changes.of(change.before))
-        return change.after
-
-    async def pause(self, account_id: str, *, caller: Caller) -> AccountView:
-        """Stop selecting its trackers; polls that are selected already are made. Twice is harmless."""
-        return await self._set("pause", account_id, caller)
-
-    async def enable(self, account_id: str, *, caller: Caller) -> AccountView:
-        """Select its trackers again, each at its own next slot; missed polls are not made up for."""
-        return await self._set("enable", account_id, caller)
-
-    async def _set(self, action: str, account_id: str, caller: Caller) -> AccountView:
-        async with self._rows.changing(action, account_id, caller) as change:
-            await change.connection.execute(_SQL[f"{action}_account"], account_id)
         return change.after
 
 
