@@ -302,7 +302,7 @@ async def check_an_entity_that_is_being_added_keeps_no_partner(app: asyncpg.Conn
     async with app.transaction():
         await app.execute("INSERT INTO tickwright.entities (code, partner) VALUES ('A', 'dhl')")
         for action in ("pause", "enable", "reset"):
-            await getattr(partners, action)("dhl", caller=ADMIN)
+            await partners.switch("dhl", action, caller=ADMIN)
         await partners.change("dhl", {"rate": "1/s"}, caller=ADMIN)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secrets import SecretsFor, destination_of, destinations_of, resolve_references
+from tickwright.engine.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +72,11 @@ class DeclaredModule:
     function: Handler
 
 
-class ModuleRegistry:
+class ModuleRegistry(Registry[DeclaredModule]):
     """The module handlers of one program, by the module's name."""
 
-    def __init__(self) -> None:
-        self._modules: dict[str, DeclaredModule] = {}
+    kind = "module"
 
-    def add(self, module: DeclaredModule) -> None:
-        """Register ``module``.
-
-        Raises:
-            Rejected: ``duplicate_module``, ``invalid_module`` (the function is not async). Permanent.
-        """
-        if module.name in self._modules:
-            raise Rejected("duplicate_module", f"two functions for module {module.name!r}")
-        if not inspect.iscoroutinefunction(module.function):
-            raise Rejected("invalid_module", f"{module.name}: the function must be async")
-        self._modules[module.name] = module
-
-    def get(self, name: str) -> Handler | None:
-        """Return the function of a module."""
-        found = self._modules.get(name)
-        return None if found is None else found.function
-
-    def all(self) -> list[DeclaredModule]:
-        """Return every module of the program."""
-        return list(self._modules.values())
+    def _check(self, declared: DeclaredModule) -> None:
+        if not inspect.iscoroutinefunction(declared.function):
+            raise Rejected("invalid_module", f"{declared.name}: the function must be async")

@@ -20,6 +20,7 @@ import msgspec
 
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.domain.errors import Rejected
+from tickwright.engine.registry import Registry
 from tickwright.observe.logs import without_secrets
 
 MESSAGE_CHARS_MAX = 1000
@@ -109,30 +110,11 @@ def _calls(function: Function, names: list[str], decode: Callable[[str], Any]) -
 NAMES_MAX = 1000
 
 
-class HandlerRegistry:
+class HandlerRegistry(Registry[Handler]):
     """The handlers of one program, by task type."""
 
-    def __init__(self) -> None:
-        self._handlers: dict[str, Handler] = {}
-
-    def add(self, handler: Handler) -> None:
-        """Register ``handler``.
-
-        Raises:
-            Rejected: ``duplicate_handler``: there is one with this name. Permanent.
-        """
-        if handler.name in self._handlers:
-            raise Rejected("duplicate_handler", f"two handlers for task type {handler.name!r}")
-        self._handlers[handler.name] = handler
-
-    def get(self, name: str) -> Handler | None:
-        """Return the handler called ``name``, or ``None``."""
-        return self._handlers.get(name)
+    kind = "handler"
 
     def names(self) -> list[str] | None:
         """Return the names of the handlers for the session's facts, or ``None`` if there are more than 1,000."""
-        return sorted(self._handlers) if len(self._handlers) <= NAMES_MAX else None
-
-    def all(self) -> list[Handler]:
-        """Return every handler."""
-        return list(self._handlers.values())
+        return sorted(self._declared) if len(self._declared) <= NAMES_MAX else None

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected, takes_one
+from tickwright.engine.registry import Registry
 from tickwright.ports.reports import Source
 from tickwright.sources.rows import mappings_of
 
@@ -94,35 +95,16 @@ class DeclaredListener:
         return {word: value for word, value in given.items() if value is not None}
 
 
-class ListenerRegistry:
+class ListenerRegistry(Registry[DeclaredListener]):
     """The listeners of one program by name."""
 
-    def __init__(self) -> None:
-        self._listeners: dict[str, DeclaredListener] = {}
+    kind = "listener"
 
-    def add(self, listener: DeclaredListener) -> None:
-        """Register ``listener``.
-
-        Raises:
-            Rejected: ``duplicate_listener``, ``invalid_listener`` (the function yields no rows, or does not take
-                exactly one request). Permanent.
-        """
-        name, function = listener.name, listener.function
-        if name in self._listeners:
-            raise Rejected("duplicate_listener", f"two functions for listener {name!r}")
-        if not inspect.isasyncgenfunction(function):
-            raise Rejected("invalid_listener", f"{name}: write an 'async def' that yields rows")
-        if not takes_one(function):
-            raise Rejected("invalid_listener", f"{name}: the function takes the request, and nothing else")
-        self._listeners[name] = listener
-
-    def get(self, name: str) -> DeclaredListener | None:
-        """Return the listener of that name, or ``None``."""
-        return self._listeners.get(name)
-
-    def all(self) -> list[DeclaredListener]:
-        """Return every listener."""
-        return list(self._listeners.values())
+    def _check(self, declared: DeclaredListener) -> None:
+        if not inspect.isasyncgenfunction(declared.function):
+            raise Rejected("invalid_listener", f"{declared.name}: write an 'async def' that yields rows")
+        if not takes_one(declared.function):
+            raise Rejected("invalid_listener", f"{declared.name}: the function takes the request, and nothing else")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +115,10 @@ class DeclaredReport:
     table: Mapping[str, Any]
 
 
-class ReportRegistry:
+class ReportRegistry(Registry[DeclaredReport]):
     """The report types of one program by name."""
 
-    def __init__(self) -> None:
-        self._reports: dict[str, DeclaredReport] = {}
-
-    def add(self, report: DeclaredReport) -> None:
-        """Register ``report``.
-
-        Raises:
-            Rejected: ``duplicate_report``. Permanent.
-        """
-        if report.name in self._reports:
-            raise Rejected("duplicate_report", f"two functions for report {report.name!r}")
-        self._reports[report.name] = report
-
-    def all(self) -> list[DeclaredReport]:
-        """Return every report type."""
-        return list(self._reports.values())
+    kind = "report"
 
 
 def with_declared(table: Mapping[str, Any], listeners: ListenerRegistry) -> dict[str, Any]:

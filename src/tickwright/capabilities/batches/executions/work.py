@@ -27,6 +27,7 @@ from tickwright.capabilities.batches.audience.reader import check_json
 from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.capabilities.batches.definitions.schema import Draft
 from tickwright.domain.errors import Rejected
+from tickwright.engine.registry import Registry
 from tickwright.ports.batches import Action, BatchWork, ChunkResult, FieldType, Judge, OpenChunk, PlannedChunk, Run
 from tickwright.store.pool import Connection
 
@@ -201,25 +202,10 @@ class DeclaredBatch:
     plan: Plan | None
 
 
-class BatchRegistry:
+class BatchRegistry(Registry[DeclaredBatch]):
     """The batches of one program, by their names."""
 
-    def __init__(self) -> None:
-        self._batches: dict[str, DeclaredBatch] = {}
-
-    def add(self, batch: DeclaredBatch) -> None:
-        """Register a batch; a second one of a name is rejected: ``duplicate_batch``."""
-        if batch.name in self._batches:
-            raise Rejected("duplicate_batch", f"two functions for batch {batch.name!r}")
-        self._batches[batch.name] = batch
-
-    def all(self) -> list[DeclaredBatch]:
-        """Return all batches in the order of their names."""
-        return [self._batches[name] for name in sorted(self._batches)]
-
-    def get(self, name: str) -> DeclaredBatch | None:
-        """Return the batch of that name."""
-        return self._batches.get(name)
+    kind = "batch"
 
 
 class ProgramWork:

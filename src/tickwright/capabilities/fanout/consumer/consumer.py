@@ -259,13 +259,13 @@ class FanoutConsumer(LoopService):
         now_s = self.snapshot.now_s
         if now_s is not None and now_s >= task.window.end_s:
             return self._drop(task, "expired")
-        function = self._modules.get(task.task_type)
-        if function is None:
+        declared = self._modules.get(task.task_type)
+        if declared is None:
             if self.snapshot.modules is None or task.task_type in self.snapshot.modules:
                 return self._retry(task, "no_handler", delivery, at_least=LATER)  # another process may have it
             return DeadLetter("unknown_module", f"there is no module {task.task_type}")
         with self.slow.slot(task.entity_code, task.task_type) as use:
-            return await self._run(function, task, delivery, use)
+            return await self._run(declared.function, task, delivery, use)
 
     def _read(self, delivery: Delivery) -> Task | Disposition:
         """Return the task, or the disposition of a message that cannot be read or has no valid signature."""

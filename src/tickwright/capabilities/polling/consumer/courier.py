@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected, storable
+from tickwright.engine.registry import Registry
 from tickwright.partners.outcomes import Failed, Throttled
 
 STATUS_CHARS_MAX = 100
@@ -135,29 +136,11 @@ class DeclaredPartner:
     courier: Courier
 
 
-class CourierRegistry:
+class CourierRegistry(Registry[DeclaredPartner]):
     """The couriers of one program, by the partner's name."""
 
-    def __init__(self) -> None:
-        self._partners: dict[str, DeclaredPartner] = {}
+    kind = "partner"
 
-    def add(self, partner: DeclaredPartner) -> None:
-        """Register ``partner``.
-
-        Raises:
-            Rejected: ``duplicate_partner``, ``invalid_partner`` (the function is not async). Permanent.
-        """
-        if partner.name in self._partners:
-            raise Rejected("duplicate_partner", f"two functions for partner {partner.name!r}")
-        if not inspect.iscoroutinefunction(partner.courier):
-            raise Rejected("invalid_partner", f"{partner.name}: the function must be async")
-        self._partners[partner.name] = partner
-
-    def get(self, name: str) -> Courier | None:
-        """Return the function of a partner."""
-        found = self._partners.get(name)
-        return None if found is None else found.courier
-
-    def all(self) -> list[DeclaredPartner]:
-        """Return every partner that the program declares."""
-        return list(self._partners.values())
+    def _check(self, declared: DeclaredPartner) -> None:
+        if not inspect.iscoroutinefunction(declared.courier):
+            raise Rejected("invalid_partner", f"{declared.name}: the function must be async")

@@ -333,9 +333,10 @@ class Couriers:
 
     def of(self, name: str, settings: PartnerSettings) -> Courier | None:
         """Return a partner's courier; ``None`` without one in this process."""
-        function = self._registry.get(name)
-        if function is not None or settings.http is None:
-            return function
+        if (declared := self._registry.get(name)) is not None:
+            return declared.courier
+        if settings.http is None:
+            return None
         made = self._made.get(name)
         if made is None or made.table != settings.http or monotonic() - made.read_s >= SETTINGS_MAX_AGE_S:
             made = self._made[name] = self._make(name, settings.http, made)
