@@ -77,33 +77,22 @@ async def read_body(receive: Receive, length: int | None, bytes_max: int, timeou
         raise _too_large(bytes_max)
     try:
         async with asyncio.timeout(timeout.total_seconds()):
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientGone
-            body: bytes = message.get("body", b"")
-            if not message.get("more_body", False):
-                if len(body) > bytes_max:
-                    raise _too_large(bytes_max)
-                return body
-            return await _read_rest(receive, body, bytes_max)
+            return await _read_all(receive, bytes_max)
     except TimeoutError:
         raise _too_slow(timeout) from None
 
 
-async def _read_rest(receive: Receive, first: bytes, bytes_max: int) -> bytes:
-    pieces, size = [first], len(first)
-    while True:
-        if size > bytes_max:
-            raise _too_large(bytes_max)
+async def _read_all(receive: Receive, bytes_max: int) -> bytes:
+    pieces, size, more = list[bytes](), 0, True
+    while more:
         message = await receive()
         if message["type"] != "http.request":
             raise ClientGone
         pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if not message.get("more_body", False):
-            if size > bytes_max:
-                raise _too_large(bytes_max)
-            return b"".join(pieces)
+        size, more = size + len(pieces[-1]), message.get("more_body", False)
+        if size > bytes_max:
+            raise _too_large(bytes_max)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 async def stream_body(receive: Receive, idle: timedelta, bytes_per_s: int = STREAM_BYTES_PER_S) -> AsyncIterator[bytes]:

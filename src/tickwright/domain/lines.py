@@ -1,11 +1,12 @@
 """Streams of lines of any length: splitting, and the report of an import about rejected lines."""
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
+from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected, TickwrightError
 
 LINE_BYTES_MAX = 262_144
@@ -103,21 +104,38 @@ def _cells_of(text: str) -> list[str]:
         raise Rejected("invalid_csv", f"not a row of CSV: {error}", status=400) from None
 
 
-def csv_reader(
-    read_columns: Callable[[str], tuple[str, ...]], read_row: Callable[[tuple[str, ...], list[str]], T]
-) -> Callable[[bytes], T | None]:
-    """Return a reader of CSV lines: ``read_columns`` checks the first one, ``read_row`` converts the others.
+def _columns_of(head: str, needed: Sequence[str], optional: Sequence[str]) -> list[str]:
+    names = [name.strip().strip('"') for name in head.lstrip("\ufeff").split(",")]
+    known = {*needed, *optional}
+    if not known.issuperset(names) or not set(needed).issubset(names) or len(set(names)) != len(names):
+        raise Rejected(
+            "invalid_columns",
+            f"the first line names the columns: {', '.join(needed)} and optionally {', '.join(optional)}",
+            status=400,
+            found=[strict_json.shown(name)[1:-1] for name in names[:20]],
+        )
+    return names
 
-    Quoted cells contain no line end. It raises ``invalid_csv`` (400, permanent) for a line that is not a row of UTF-8.
+
+def csv_reader(
+    needed: Sequence[str], optional: Sequence[str], read_row: Callable[[Mapping[str, str]], T]
+) -> Callable[[bytes], T | None]:
+    """Return a reader of CSV lines: the first one names the columns, ``read_row`` converts the cells of the others.
+
+    Quoted cells contain no line end. It raises ``invalid_csv`` (400, permanent) for a line that is not a row of UTF-8,
+    and ``invalid_columns`` (400, permanent) when a needed column is missing, or one is unknown or repeated.
     """
-    columns: tuple[str, ...] = ()
+    columns: list[str] = []
 
     def read(line: bytes) -> T | None:
         nonlocal columns
         text = _text_of(line)
         if not columns:
-            columns = read_columns(text)
+            columns = _columns_of(text, needed, optional)
             return None
-        return read_row(columns, _cells_of(text))
+        cells = _cells_of(text)
+        if len(cells) != len(columns):
+            raise Rejected("invalid_csv", f"{len(cells)} cells under {len(columns)} columns", status=400)
+        return read_row(dict(zip(columns, cells, strict=True)))
 
     return read

@@ -19,7 +19,7 @@ idle seconds, which is less than every lease. A takeover waits for the lock one 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol
@@ -200,10 +200,6 @@ class Leases:
     async def break_lease(self, name: str) -> bool:
         """Take a lease away from its holder; its fence rises."""
         return await self._pool.fetchrow(SQL["break_lease"], name) is not None
-
-    async def list(self) -> list[Mapping[str, Any]]:
-        """Return every lease as a row."""
-        return [dict(row) for row in await self._pool.fetch(SQL["list_leases"])]
 
 
 class LeasedService(LoopService):

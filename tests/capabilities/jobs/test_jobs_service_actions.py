@@ -11,6 +11,7 @@ import pytest
 from kit.api import ADMIN, allow_all
 from kit.engine import SHORT, Engine, insert, job_row, policy, running_engine
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall
 from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.enqueue import Enqueuer
@@ -163,13 +164,13 @@ async def test_reschedule_moves_and_run_now_starts(database_url: str) -> None:
 
 async def test_actions_on_many_are_bounded_and_say_when_more_is_left(pool: Pool, service: JobService) -> None:
     """A filter that says nothing is refused; a limit leaves the rest, and the next call takes it."""
-    assert (await refused(service.cancel_many(JobFilter(), caller=ADMIN))).code == "empty_filter"
+    assert (await refused(service.many.cancel(BulkCall(JobFilter(), ADMIN)))).code == "empty_filter"
     for _ in range(5):
         await insert(pool, "noop", at="now() + interval '1 hour'")
     other = await insert(pool, "other", at="now() + interval '1 hour'")
-    first = await service.cancel_many(JobFilter(task_type="noop"), caller=ADMIN, limit=3)
+    first = await service.many.cancel(BulkCall(JobFilter(task_type="noop"), ADMIN, limit=3))
     assert (first.changed, first.more) == (3, True)
-    second = await service.cancel_many(JobFilter(task_type="noop"), caller=ADMIN, limit=3)
+    second = await service.many.cancel(BulkCall(JobFilter(task_type="noop"), ADMIN, limit=3))
     assert (second.changed, second.more) == (2, False)
     assert (await service.get(other)).status == "pending"
 

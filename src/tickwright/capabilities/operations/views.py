@@ -97,7 +97,18 @@ class ReleasedLease(msgspec.Struct):
     version: int
 
 
-class DestinationView(msgspec.Struct, Doors, kw_only=True):
+class _ToDestination(Doors):
+    """A struct with a ``destination``, of which viewers see only the host."""
+
+    __slots__ = ()
+    destination: str
+
+    def masked(self) -> Self:
+        """Return it with only the host of its destination."""
+        return msgspec.structs.replace(self, destination=masked_address(self.destination))  # type: ignore[type-var]
+
+
+class DestinationView(msgspec.Struct, _ToDestination, kw_only=True):
     """The waiting messages of one destination.
 
     Attributes:
@@ -122,10 +133,6 @@ class DestinationView(msgspec.Struct, Doors, kw_only=True):
     why: Literal["no_relay", "unknown_scheme", "too_old", "failing"] | None
     error: str | None
 
-    def masked(self) -> Self:
-        """Return it with only the host of its destination."""
-        return msgspec.structs.replace(self, destination=masked_address(self.destination))
-
 
 class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The destination whose messages are tried again now."""
@@ -141,7 +148,7 @@ class RetriedOutbox(msgspec.Struct):
     more: bool
 
 
-class DiscardedMessage(msgspec.Struct, Doors, kw_only=True):
+class DiscardedMessage(msgspec.Struct, _ToDestination, kw_only=True):
     """A discarded message: now a dead letter of the kind ``outbox``."""
 
     id: int
@@ -149,10 +156,6 @@ class DiscardedMessage(msgspec.Struct, Doors, kw_only=True):
     key: str | None
     created_at: datetime
     attempts: int
-
-    def masked(self) -> Self:
-        """Return it with only the host of its destination."""
-        return msgspec.structs.replace(self, destination=masked_address(self.destination))
 
 
 class AcknowledgeRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -195,7 +198,7 @@ class AlertView(msgspec.Struct):
     acknowledged_note: str | None
 
 
-class OutboxView(msgspec.Struct, Doors):
+class OutboxView(msgspec.Struct, _ToDestination):
     """A message that waits for the relay."""
 
     id: int
@@ -205,10 +208,6 @@ class OutboxView(msgspec.Struct, Doors):
     attempts: int
     next_at: datetime | None
     error_message: str | None
-
-    def masked(self) -> Self:
-        """Return it with only the host of its destination."""
-        return msgspec.structs.replace(self, destination=masked_address(self.destination))
 
 
 class AuditView(msgspec.Struct, UserData, Doors):

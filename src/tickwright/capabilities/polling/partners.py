@@ -340,7 +340,7 @@ def _breaker(row: Row) -> BreakerNow:
 
 
 def _quota(settings: PartnerSettings, row: Row, calls: CallCounts | None, granted: int) -> Quota:
-    rate = min((calls / window_s for calls, window_s in settings.budgets), default=None)
+    rate = settings.rate_per_s
     made = _calls_per_s(settings, row, calls)
     return Quota(
         budgets=[Budget(*budget) for budget in settings.budgets],

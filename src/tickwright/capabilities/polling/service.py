@@ -27,7 +27,8 @@ from tickwright.capabilities.polling.trackers.events import (
 )
 from tickwright.capabilities.polling.trackers.explain import explain, find_in_kafka
 from tickwright.capabilities.polling.trackers.requests import (
-    COLUMNS,
+    NEEDED,
+    OPTIONAL,
     EndedTracker,
     EventOutcome,
     NewTracker,
@@ -35,7 +36,6 @@ from tickwright.capabilities.polling.trackers.requests import (
     TrackerDetail,
     TrackerEvent,
     TrackerView,
-    read_columns,
     read_tracker,
     tracker_of_row,
 )
@@ -154,7 +154,9 @@ class PollingService:
             Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
             Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again; nothing is registered twice.
         """
-        read = csv_reader(read_columns, partial(tracker_of_row, now=now)) if as_csv else partial(read_tracker, now=now)
+        read: Callable[[bytes], NewTracker | None] = partial(read_tracker, now=now)
+        if as_csv:
+            read = csv_reader(NEEDED, OPTIONAL, partial(tracker_of_row, now=now))
         return await _TrackerImport(self._pool, caller, read).run(chunks)
 
     async def get(self, tracker_id: int) -> TrackerDetail:
@@ -320,7 +322,7 @@ class _TrackerImport(BatchedImport[NewTracker]):
         new_accounts = {tracker.account_id for tracker in batch} - self._accounts
         if new_accounts:
             await connection.fetchval(SQL["account_numbers"], sorted(new_accounts))
-        columns = ([getattr(tracker, name) for tracker in batch] for name in COLUMNS)
+        columns = ([getattr(tracker, name) for tracker in batch] for name in (*NEEDED, *OPTIONAL))
         done: str = await connection.execute(SQL["register_many"], *columns)
         created = int(done.rpartition(" ")[2])
         self._accounts = new_accounts if len(self._accounts) > IMPORT_ROWS_MAX else self._accounts | new_accounts

@@ -55,9 +55,3 @@ WITH held AS (
 UPDATE tickwright.job_config j SET running = false, owner = NULL, lease_until = NULL, version = j.version + 1
   FROM held WHERE j.job_name = held.job_name
 RETURNING j.version;
-
--- name: list_leases
--- Every lease, and whether it is held. Small: a row per job name.
-SELECT job_name, slice_start, slice_end, last_started_at, last_completed_at, running, version, owner, lease_until,
-       running AND lease_until >= clock_timestamp() AS held
-  FROM tickwright.job_config ORDER BY job_name LIMIT 10000;

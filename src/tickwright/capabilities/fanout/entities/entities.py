@@ -12,6 +12,7 @@ import msgspec
 
 from tickwright.capabilities.fanout.consumer.task_run import timed_out_lately
 from tickwright.capabilities.fanout.entities.schemas import (
+    COLUMNS,
     EntityDetail,
     EntityExplanation,
     EntityModule,
@@ -23,7 +24,6 @@ from tickwright.capabilities.fanout.entities.schemas import (
     entity_of_row,
     masked,
     masked_hosts,
-    read_columns,
     read_line,
 )
 from tickwright.capabilities.fanout.windows import parse_modules, window_at
@@ -31,8 +31,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult, csv_reader
 from tickwright.domain.time_texts import format_duration, instant_text, wait_text
 from tickwright.engine.bulk_import import BatchedImport
-from tickwright.partners.quiet import quiet_until
-from tickwright.partners.settings import read_kept, unreadable
+from tickwright.partners.settings import reasons_not_called
 from tickwright.ports.caller import Caller
 from tickwright.ports.fanout import TIMED_OUT
 from tickwright.ports.views import Page, Reason, view
@@ -128,28 +127,13 @@ def _slow(state: Facts) -> Iterator[Reason]:
 
 
 def _partner(facts: Facts) -> Iterator[Reason]:
-    partner, now = facts["partner"], facts["now"]
+    partner = facts["partner"]
     if partner is None:
         return
     if facts["partner_paused_at"] is not None:
         since = instant_text(facts["partner_paused_at"])
         yield Reason("partner_paused", f"the partner {partner} is paused since {since}; nothing is run")
-    if facts["breaker"] == "open" and facts["open_until"] is not None and facts["open_until"] > now:
-        error = f"; the last error: {facts['partner_error']}" if facts["partner_error"] else ""
-        until = instant_text(facts["open_until"])
-        yield Reason("breaker_open", f"calls to {partner} fail, and none is made until {until}{error}")
-    elif facts["breaker"] == "half_open":
-        yield Reason("breaker_half_open", f"calls to {partner} failed; single calls try whether it is back")
-    if facts["blocked_until"] is not None and facts["blocked_until"] > now:
-        until = instant_text(facts["blocked_until"])
-        yield Reason("partner_asked_to_wait", f"{partner} asked for silence until {until}")
-    settings, problem = read_kept(facts["settings"])
-    if problem:
-        yield Reason("settings_invalid", unreadable(partner, problem))
-    quiet = quiet_until(now.timestamp(), settings.quiet)
-    if quiet is not None:
-        until = instant_text(datetime.fromtimestamp(quiet, UTC))
-        yield Reason("partner_quiet", f"{partner} has quiet hours until {until}")
+    yield from reasons_not_called(partner, facts, facts["partner_error"])
 
 
 def _no_process(facts: Facts, state: Facts) -> Iterator[Reason]:
@@ -399,7 +383,7 @@ class Imports:
             Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
             Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again.
         """
-        read = csv_reader(read_columns, entity_of_row) if as_csv else read_line
+        read = csv_reader(COLUMNS[:1], COLUMNS[1:], entity_of_row) if as_csv else read_line
         return await _EntityImport(self._pool, caller, read).run(chunks)
 
 

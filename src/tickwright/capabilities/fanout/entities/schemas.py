@@ -246,32 +246,12 @@ def check_modules(given: str | list[str]) -> tuple[str, ...]:
     raise Rejected("invalid_modules", f"polling_enabled_modules: {problem}", field="polling_enabled_modules")
 
 
-def read_columns(head: str) -> tuple[str, ...]:
-    """Return the columns in the first line of a CSV file.
-
-    Raises:
-        Rejected: ``invalid_columns`` (400): the code is missing, or a column is unknown or repeated. Permanent.
-    """
-    names = tuple(name.strip().strip('"') for name in head.lstrip("\ufeff").split(","))
-    if COLUMNS[0] not in names or any(name not in COLUMNS for name in names) or len(set(names)) != len(names):
-        raise Rejected(
-            "invalid_columns",
-            f"the first line names the columns: {COLUMNS[0]} and, if you like, {', '.join(COLUMNS[1:])}",
-            status=400,
-            found=[strict_json.shown(name)[1:-1] for name in names[:20]],
-        )
-    return names
-
-
-def entity_of_row(columns: tuple[str, ...], cells: list[str]) -> NewEntity:
+def entity_of_row(row: Mapping[str, str]) -> NewEntity:
     """Return the checked entity of a CSV row; ``party`` is JSON in its cell, an empty cell is the default.
 
     Raises:
-        Rejected: ``invalid_csv`` (400), or as :func:`check_entity`. Permanent.
+        Rejected: ``invalid_value``, or as :func:`check_entity`. Permanent.
     """
-    if len(cells) != len(columns):
-        raise Rejected("invalid_csv", f"{len(cells)} cells under {len(columns)} columns", status=400)
-    row = dict(zip(columns, cells, strict=True))
     flag = _FLAGS.get(row.get("is_polling_enabled", "").strip().lower())
     if flag is None:
         raise Rejected("invalid_value", "is_polling_enabled: write true or false", field="is_polling_enabled")

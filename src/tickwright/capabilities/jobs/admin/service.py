@@ -11,13 +11,12 @@ from typing import Any
 
 import asyncpg
 
-from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall, DeadLetterAdmin, JobBulkActions, refused
+from tickwright.capabilities.jobs.admin.bulk_actions import DeadLetterAdmin, JobBulkActions, refused
 from tickwright.capabilities.jobs.admin.search import (
     COUNT_MAX,
     EXPLAIN,
     GET,
     GET_MANY,
-    MANY_MAX,
     QUERIES,
     JobFilter,
     JobSearch,
@@ -27,13 +26,11 @@ from tickwright.capabilities.jobs.admin.search import (
     with_ids,
 )
 from tickwright.capabilities.jobs.admin.views import (
-    BulkAction,
     JobAction,
     JobCounts,
     JobDetail,
     JobPage,
     JobView,
-    Requeued,
     explain,
     job_detail,
     job_view,
@@ -193,14 +190,6 @@ class JobService:
             status = await connection.fetchval(QUERIES["finished_status"], job_id)
             raise _not_found(job_id) if status is None else _wrong_state("job_finished", job_id, status)
         return row
-
-    async def cancel_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> BulkAction:
-        """Cancel the jobs that a filter matches; see :class:`JobBulkActions`."""
-        return await self.many.cancel(BulkCall(which, caller, limit))
-
-    async def retry_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> Requeued:
-        """Run the failed jobs that a filter matches again; see :class:`JobBulkActions`."""
-        return await self.many.retry(BulkCall(which, caller, limit))
 
 
 async def _audit(  # noqa: PLR0917  the columns of the row

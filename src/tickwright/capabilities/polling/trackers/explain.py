@@ -9,14 +9,13 @@ the reader of a partition knows whether a poll between the group's position and 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from tickwright.capabilities.polling.relay.batches import SQL, poll_key
 from tickwright.capabilities.polling.trackers.events import is_terminal
 from tickwright.domain.time_texts import instant_text, wait_text
-from tickwright.partners.quiet import quiet_until
-from tickwright.partners.settings import read_kept, unreadable
+from tickwright.partners.settings import reasons_not_called
 from tickwright.ports.views import Explanation, Reason
 from tickwright.store.pool import Pool
 
@@ -146,7 +145,6 @@ def explain(facts: Row, position: TopicPosition | None = None) -> Explanation:
         reasons = [
             *_on_the_way(facts, position),
             *_paused(facts),
-            *_partner(facts),
             *_not_called(facts),
             *_held_back(facts),
             *_next_poll(facts),
@@ -231,29 +229,10 @@ def _was_selected(facts: Row) -> bool:
     return bool(facts["created_at"] < facts["prev_due_at"] and not skipped and not later and not paused)
 
 
-def _partner(facts: Row) -> Iterator[Reason]:
-    partner, now = facts["partner"], facts["now"]
-    if facts["breaker"] == "open" and facts["open_until"] is not None and facts["open_until"] > now:
-        error = f"; the last error: {facts['last_error']}" if facts["last_error"] else ""
-        until = instant_text(facts["open_until"])
-        yield Reason("breaker_open", f"calls to {partner} fail, so no call is made until {until}{error}")
-    elif facts["breaker"] == "half_open":
-        yield Reason("breaker_half_open", f"calls to {partner} failed; single trial calls are made")
-    if facts["blocked_until"] is not None and facts["blocked_until"] > now:
-        until = instant_text(facts["blocked_until"])
-        yield Reason("partner_asked_to_wait", f"{partner} asked for silence until {until}")
-
-
 def _not_called(facts: Row) -> Iterator[Reason]:
-    """Yield why no process calls the partner now: its settings, quiet hours, budget, or no consumer."""
+    """Yield why no process calls the partner now: its state, settings, quiet hours, budget, or no consumer."""
     partner, now = facts["partner"], facts["now"]
-    settings, problem = read_kept(facts["settings"])
-    if problem:
-        yield Reason("settings_invalid", unreadable(partner, problem))
-    quiet_s = quiet_until(now.timestamp(), settings.quiet)
-    if quiet_s is not None:
-        until = instant_text(datetime.fromtimestamp(quiet_s, UTC))
-        yield Reason("partner_quiet", f"{partner} has quiet hours until {until}")
+    yield from reasons_not_called(partner, facts, facts["last_error"])
     if facts["next_free_at"] is not None and facts["next_free_at"] > now + BUDGET_SHOWN:
         free = instant_text(facts["next_free_at"])
         yield Reason("budget_taken", f"the budget of {partner} is used up until {free}")

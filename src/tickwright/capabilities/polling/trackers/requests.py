@@ -6,6 +6,7 @@ through the strict reader.
 """
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,7 +25,7 @@ EVENT_ID_CHARS_MAX = 200
 INTERVAL_MINUTES_MAX = 10_080
 AGE_DAYS_MAX = 3_650
 SLICE_POLLS_MAX = 1_000_000
-COLUMNS = ("account_id", "partner", "external_id", "status", "tracking_until")
+NEEDED, OPTIONAL = ("account_id", "partner", "external_id"), ("status", "tracking_until")
 PARTNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f]")
 _STEPS = frozenset({".", ".."})
@@ -280,32 +281,7 @@ def _check_text(text: str, field: str, chars_max: int) -> str:
     return text
 
 
-def read_columns(head: str) -> tuple[str, ...]:
-    """Return the columns in the first line of a CSV file.
-
-    Raises:
-        Rejected: ``invalid_columns`` (400): one is missing, unknown or there twice. Permanent.
-    """
-    names = tuple(name.strip().strip('"') for name in head.lstrip("\ufeff").split(","))
-    missing = [name for name in COLUMNS[:3] if name not in names]
-    strange = [name for name in names if name not in COLUMNS]
-    if missing or strange or len(set(names)) != len(names):
-        raise Rejected(
-            "invalid_columns",
-            f"the first line names the columns: {', '.join(COLUMNS[:3])} and optionally {', '.join(COLUMNS[3:])}",
-            status=400,
-            found=[strict_json.shown(name)[1:-1] for name in names[:20]],
-        )
-    return names
-
-
-def tracker_of_row(columns: tuple[str, ...], cells: list[str], *, now: datetime | None) -> NewTracker:
-    """Return the checked tracker of a CSV row; an empty cell is no value.
-
-    Raises:
-        Rejected: ``invalid_csv`` (400), or as :func:`check_tracker`. Permanent.
-    """
-    if len(cells) != len(columns):
-        raise Rejected("invalid_csv", f"{len(cells)} cells under {len(columns)} columns", status=400)
-    row = {name: cell for name, cell in zip(columns, cells, strict=True) if cell or name in COLUMNS[:3]}
-    return check_tracker(TrackerWire(**row), now=now)
+def tracker_of_row(row: Mapping[str, str], *, now: datetime | None) -> NewTracker:
+    """Return the checked tracker of a CSV row; an empty cell is no value. Errors as :func:`check_tracker`."""
+    given = {name: cell for name, cell in row.items() if cell or name in NEEDED}
+    return check_tracker(TrackerWire(**given), now=now)
