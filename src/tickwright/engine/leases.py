@@ -29,6 +29,7 @@ import structlog
 
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.service import LoopService
+from tickwright.engine.tasks import is_set_within
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.service import NO_PROBE, Probe
@@ -139,9 +140,7 @@ class Lease:
             if renewing is None and self.renewal_due_in_s() <= 0:
                 renewing = asyncio.create_task(self._renew_if_possible())
             left_s = (self.terms.ttl - self.terms.margin).total_seconds() - self.age_s()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, STEP_S if renewing else self.renewal_due_in_s())):
-                    await self.lost.wait()
+            await is_set_within(self.lost, min(left_s, STEP_S if renewing else self.renewal_due_in_s()))
             if renewing is not None and renewing.done():
                 renewing.result()
                 renewing = None

@@ -2,8 +2,8 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from contextlib import suppress
 
+from tickwright.engine.tasks import is_set_within
 from tickwright.ports.ids import monotonic
 
 
@@ -69,12 +69,8 @@ class LoopService(ABC):
 
     async def rest(self, seconds: float) -> None:
         """Wait ``seconds``, or until the service stops."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.stopping.wait()
+        await is_set_within(self.stopping, seconds)
 
     async def wait_for_work(self, seconds: float) -> None:
         """Wait ``seconds``, or until ``wakeup`` is set."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.wakeup.wait()
+        await is_set_within(self.wakeup, seconds)

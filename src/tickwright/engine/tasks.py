@@ -45,6 +45,15 @@ async def take_cancels_back() -> None:
         task.uncancel()
 
 
+async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event, at most ``seconds`` if given; return whether it is set."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 class TaskGroup:
     """Tasks that run and fail together, as those of ``asyncio``, with two repairs.
 

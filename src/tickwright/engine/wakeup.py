@@ -14,6 +14,7 @@ import structlog
 
 from tickwright.domain.errors import TickwrightError
 from tickwright.engine.service import LoopService
+from tickwright.engine.tasks import is_set_within
 from tickwright.store.pool import CANNOT_CONNECT, UNAVAILABLE, Connection, connect
 from tickwright.store.queries import load
 
@@ -89,9 +90,7 @@ class WakeupListener(LoopService):
                 self._set_works(works=True)
                 while not (ended.is_set() or self.stopping.is_set()):
                     self.tick()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(RECONNECT_S):
-                            await ended.wait()
+                    await is_set_within(ended, RECONNECT_S)
             finally:
                 self._set_works(works=False)
 
@@ -176,6 +175,13 @@ class ArmedWakeup:
     def _notified(self, _payload: str) -> None:
         self.notified = True
         self.woken.set()
+
+    async def nap(self, seconds: float) -> bool:
+        """Wait until ``woken`` is set, at most ``seconds``; clear it and return whether it was."""
+        if not await is_set_within(self.woken, seconds):
+            return False
+        self.woken.clear()
+        return True
 
     async def arm(self) -> Literal["new", "kept", "refused"]:
         """Ask inserts to notify.

@@ -23,6 +23,7 @@ import structlog
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected
 from tickwright.engine.service import LoopService
+from tickwright.engine.tasks import is_set_within
 from tickwright.observe.logs import without_secrets
 from tickwright.observe.metrics import MetricSpec, Sample, busiest
 from tickwright.partners import model
@@ -155,12 +156,8 @@ class PartnerContract(LoopService):
     async def _rest(self, longest_s: float) -> None:
         """Wait for the next exchange: a period, or less when one is urgent."""
         begun = monotonic()
-        try:
-            async with asyncio.timeout(longest_s):
-                await self.wakeup.wait()
-        except TimeoutError:
-            return
-        await asyncio.sleep(max(0.0, GAP_S - (monotonic() - begun)))
+        if await is_set_within(self.wakeup, longest_s):
+            await asyncio.sleep(max(0.0, GAP_S - (monotonic() - begun)))
 
     async def _exchange(self, all_permits: Sequence[PartnerPermits]) -> None:
         exchange_s, begun_s, token = Exchanges.usual_s(), monotonic(), self._session.token

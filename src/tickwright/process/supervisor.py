@@ -21,7 +21,7 @@ from typing import Literal
 import structlog
 
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.tasks import take_cancels_back
+from tickwright.engine.tasks import is_set_within, take_cancels_back
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.service import Service
 from tickwright.store.pool import RoundTrips
@@ -93,10 +93,7 @@ class _Runner:
                 return
             failures = 1 if monotonic() - started > HEALTHY_AFTER_S else failures + 1
             wait = self._restart.delay(failures, random_unit())
-            try:
-                async with asyncio.timeout(wait.total_seconds()):
-                    await self.stopping.wait()
-            except TimeoutError:
+            if not await is_set_within(self.stopping, wait.total_seconds()):
                 self.restarts += 1
 
     async def _run_once(self) -> bool:

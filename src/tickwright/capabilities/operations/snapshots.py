@@ -25,6 +25,7 @@ import structlog
 from tickwright.capabilities.operations.overview import Moment, read_moment
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.service import LoopService
+from tickwright.engine.tasks import is_set_within
 from tickwright.observe.isolation import Isolation
 from tickwright.plugin.overview import ANSWER_S, OverviewBase, OverviewParts, Rates
 from tickwright.ports.ids import monotonic
@@ -98,10 +99,7 @@ class Subscriber:
 
     async def next(self, within_s: float) -> bytes | None:
         """Return the next message; ``None`` on a timeout, or when it is over."""
-        try:
-            async with asyncio.timeout(within_s):
-                await self._woken.wait()
-        except TimeoutError:
+        if not await is_set_within(self._woken, within_s):
             return None
         self._woken.clear()
         message, self._message = self._message, None

@@ -50,6 +50,7 @@ from tickwright.engine.outbox.table import (
     note_waiting,
     write_verdicts,
 )
+from tickwright.engine.tasks import is_set_within
 from tickwright.engine.wakeup import ArmedWakeup
 from tickwright.observe import traces
 from tickwright.observe.metrics import Sample, Source
@@ -242,9 +243,7 @@ class OutboxRelay:
 
     async def _for_a_lane(self) -> None:
         self._changed.clear()  # lanes that have ended are counted already; wait for the next one
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_S):
-                await self._changed.wait()
+        await is_set_within(self._changed, POLL_S)
         self._service.tick()
 
     async def _abandon(self) -> None:
@@ -271,15 +270,8 @@ class OutboxRelay:
             await self.wakeup.disarm()
 
     async def _nap(self, seconds: float) -> bool:
-        if self._service.stopping.is_set() or self._changed.is_set():
-            return False
-        try:
-            async with asyncio.timeout(seconds):
-                await self.wakeup.woken.wait()
-        except TimeoutError:
-            return False
-        self.wakeup.woken.clear()
-        return True
+        is_free = not (self._service.stopping.is_set() or self._changed.is_set())
+        return is_free and await self.wakeup.nap(seconds)
 
     # ------------------------------------------------------------------ one batch of one lane
 

@@ -15,7 +15,6 @@ unacknowledged, and handed out again after the delay. When the connection is los
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -24,6 +23,7 @@ from aiormq.abc import DeliveredMessage
 
 from tickwright.domain.errors import Rejected
 from tickwright.engine.service import LoopService
+from tickwright.engine.tasks import is_set_within
 from tickwright.observe.metrics import Sample
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Refused, Unknown
@@ -183,9 +183,7 @@ class RabbitTaskQueue(LoopService):
     async def _wait(self) -> None:
         subscription = self._subscription
         over = subscription.over if subscription is not None and subscription.is_alive() else self.stopping
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CHECK_EVERY_S):
-                await over.wait()
+        await is_set_within(over, CHECK_EVERY_S)
 
     def _reset_pause(self) -> None:
         """Reset the pause once a connection has lasted. A connection that is lost at once lengthens it."""

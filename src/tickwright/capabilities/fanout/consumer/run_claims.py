@@ -20,7 +20,7 @@ from tickwright.capabilities.fanout.store_access import StoreAvailability, short
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.batch_writer import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate, Ticket
-from tickwright.engine.tasks import TaskGroup, end_task
+from tickwright.engine.tasks import TaskGroup, end_task, is_set_within
 from tickwright.ports.fanout import TIMED_OUT, Begun, CarryingRunClaims, Ended, Run, RunStart, Success
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
@@ -512,9 +512,7 @@ class ConsumerRunClaims:
             await self._renew()
             self.ticked_s = monotonic()
             rest_s = RENEW_S if self._session.holds() else RENEW_WITHOUT_SESSION_S
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, begun_s + rest_s - self.ticked_s)):
-                    await self._renew_now.wait()
+            await is_set_within(self._renew_now, max(0.0, begun_s + rest_s - self.ticked_s))
 
     async def _carry_until_cancelled(self) -> None:
         while True:

@@ -10,7 +10,6 @@ list at the start of a process, new entities after a change, the rest after a fa
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from zlib import crc32
@@ -30,7 +29,7 @@ from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import TickwrightError
 from tickwright.engine.service import LoopService
-from tickwright.engine.tasks import TaskGroup
+from tickwright.engine.tasks import TaskGroup, is_set_within
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.metrics import Sample
 from tickwright.ports.ids import monotonic, random_unit
@@ -90,9 +89,7 @@ class ModuleLoop:
                     self._note_missed(self.window, self._left(module))
                 self.window, self.settled = window, set()
             until_s = min(await self._publish(module, window), self._clock.monotonic_at(window.end_s))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, until_s - monotonic())):
-                    await self.changed.wait()
+            await is_set_within(self.changed, max(0.0, until_s - monotonic()))
 
     def _now_s(self) -> float:
         return self._clock.now(monotonic())
@@ -248,9 +245,7 @@ class FanoutScheduler(LoopService):
             if awaited.is_set():
                 return
             self.tick()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(RETRY_S, until_s - now_s)):
-                    await awaited.wait()
+            await is_set_within(awaited, min(RETRY_S, until_s - now_s))
             now_s = monotonic()
 
     def _adopt(self, lists: EntityLists) -> None:

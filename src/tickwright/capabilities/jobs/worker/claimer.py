@@ -32,6 +32,7 @@ from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.dbclock import DbClock
 from tickwright.engine.claim_gate import ClaimGate, Ticket
+from tickwright.engine.tasks import is_set_within
 from tickwright.engine.wakeup import ArmedWakeup
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
@@ -346,11 +347,7 @@ class Claimer:
         self._changed.clear()
         self._runner.notify_when_below(self._prefetch() // 2)
         self.ticked_s = monotonic()
-        try:
-            async with asyncio.timeout(at_most_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+        await is_set_within(self._changed, at_most_s)
 
     def _request(
         self,
@@ -482,11 +479,11 @@ class IdleSleep:
     async def sleep(self, wait_s: float) -> None:
         """Return when the next claim is due: after ``wait_s`` seconds, or earlier."""
         if monotonic() < self._awake_until_s:
-            await self._nap(AWAKE_GAP_S)
+            await self._wakeup.nap(AWAKE_GAP_S)
             return
         if wait_s > ARMED_FROM_S and not await self._armed():
             return
-        if await self._nap(wait_s) and self._wakeup.notified:
+        if await self._wakeup.nap(wait_s) and self._wakeup.notified:
             self._wakeup.notified = False
             self._watched_until_s = 0.0
             self._awake_until_s = monotonic() + AWAKE_FOR_S
@@ -503,18 +500,8 @@ class IdleSleep:
                 self._watched_until_s = monotonic() + WATCHED_S
             return False
         self.arm_failures += 1  # an insert is running, or its transaction stays open
-        await self._nap(min(AWAKE_GAP_MAX_S, AWAKE_GAP_S * 2 ** min(self.arm_failures, 10)))
+        await self._wakeup.nap(min(AWAKE_GAP_MAX_S, AWAKE_GAP_S * 2 ** min(self.arm_failures, 10)))
         return False
-
-    async def _nap(self, seconds: float) -> bool:
-        """Wait for a wake-up, at most for ``seconds``; return whether there was one."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wakeup.woken.wait()
-        except TimeoutError:
-            return False
-        self._wakeup.woken.clear()
-        return True
 
 
 JOBS_CHANNEL = "tickwright_jobs"

@@ -17,7 +17,7 @@ import structlog
 from tickwright.capabilities.polling.consumer.courier import Answer, Courier, Poll, Result
 from tickwright.capabilities.polling.consumer.result_writer import BACKLOG_MAX, GroupWork, ResultWriter
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.tasks import cancel_safe, end_task, ends_task
+from tickwright.engine.tasks import cancel_safe, end_task, ends_task, is_set_within
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
 from tickwright.partners.contract import PartnerContract
@@ -197,11 +197,7 @@ class PartnerDispatcher:
             if self.courier is None:  # no courier here: request no permits
                 self.permits.expected = 0
             wait_s = self._later[0][0] - now if self._later and not self._queue else None
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+            await is_set_within(self._changed, wait_s)
 
     def _ran(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)

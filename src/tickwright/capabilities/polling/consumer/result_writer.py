@@ -13,7 +13,6 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from tickwright.capabilities.polling.consumer.courier import Answer
+from tickwright.engine.tasks import is_set_within
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollGroup, PollSource
 from tickwright.ports.service import NO_PROBE, Probe
@@ -279,9 +279,7 @@ class ResultWriter:
 
     async def _wait(self) -> None:
         """Return when an answer waits, or when locked trackers are to be tried again."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, self._locked_again_s - monotonic()) if self._locked else None):
-                await self._woken.wait()
+        await is_set_within(self._woken, max(0.0, self._locked_again_s - monotonic()) if self._locked else None)
         self._woken.clear()
 
     async def _flush_or_wait(self, answers: Mapping[GroupWork, Answers]) -> None:
