@@ -10,6 +10,7 @@ waiting requests. So a flood of guessed keys costs the database one small query 
 import hmac
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,22 +39,35 @@ LOOKUP_S = 3.0
 _log = structlog.get_logger("tickwright.api")
 
 
-class _Rate:
-    """The rate of a key with its sessions: when its next request is due at a steady rate."""
+class RateBound:
+    """A rate limit of one process (GCRA): a burst, then one event per gap.
 
-    __slots__ = ("free_at_s",)
+    Args:
+        burst_s: The gaps of the events that may come at once beside the first one.
+    """
 
-    def __init__(self) -> None:
-        self.free_at_s = 0.0
+    __slots__ = ("_burst_s", "_free_at_s", "_gap_s")
+
+    def __init__(self, gap_s: float, burst_s: float) -> None:
+        self._gap_s, self._burst_s = gap_s, burst_s
+        self._free_at_s = 0.0
+
+    def count(self, now_s: float) -> float:
+        """Count one event and return 0; or return in how many seconds one is allowed, and count none."""
+        due_s = max(now_s, self._free_at_s)
+        if due_s - now_s > self._burst_s:
+            return due_s - now_s - self._burst_s
+        self._free_at_s = due_s + self._gap_s
+        return 0.0
 
 
+@dataclass(slots=True)
 class _CachedKey:
-    """A valid key or token: its caller, the end of its cache time, and the rate of its key."""
+    """A valid key or token: its caller, the end of its cache time, and the rate of its key with all its sessions."""
 
-    __slots__ = ("caller", "rate", "until_s")
-
-    def __init__(self, caller: Caller, until_s: float, rate: _Rate) -> None:
-        self.caller, self.until_s, self.rate = caller, until_s, rate
+    caller: Caller
+    until_s: float
+    rate: RateBound
 
 
 class Authenticator:
@@ -64,7 +78,7 @@ class Authenticator:
         self._age_s = limits.key_age_max.total_seconds()
         self._gap_s, self._burst_s = 1 / limits.requests_per_s, limits.burst / limits.requests_per_s
         self._cache: dict[bytes, _CachedKey] = {}
-        self._rates: dict[int, _Rate] = {}
+        self._rates: dict[int, RateBound] = {}
         self._lookups = CallBatcher(self._find, items_max=LOOKUP_MAX)
         self._forgotten = 0
         self.clock = DbClock()
@@ -95,7 +109,8 @@ class Authenticator:
             if cached is None:
                 _log.warning("api.unknown_key", prefix=key[:PREFIX_CHARS])
                 raise unauthenticated("this key or session is unknown, expired or revoked")
-        self._count_request(cached, monotonic())  # read the clock again after the lookup
+        if wait_s := cached.rate.count(monotonic()):  # read the clock again after the lookup
+            raise Rejected("rate_limited", "this key sends too many requests", status=429, retry_after_s=wait_s)
         return cached.caller
 
     def forget(self) -> None:
@@ -105,18 +120,6 @@ class Authenticator:
         """
         self._forgotten += 1
         self._cache.clear()
-
-    def _count_request(self, cached: _CachedKey, now_s: float) -> None:
-        """GCRA: ``free_at_s`` is when the key's next request is due at its steady rate."""
-        due_s = max(cached.rate.free_at_s, now_s)
-        if due_s - now_s > self._burst_s:
-            raise Rejected(
-                "rate_limited",
-                "this key sends too many requests",
-                status=429,
-                retry_after_s=due_s - now_s - self._burst_s,
-            )
-        cached.rate.free_at_s = due_s + self._gap_s
 
     async def _find(self, wanted: Sequence[bytes]) -> list[_CachedKey | None]:
         digests = list(dict.fromkeys(wanted))
@@ -155,7 +158,7 @@ class Authenticator:
             if len(self._cache) >= KNOWN_MAX:
                 self._cache.clear()
                 self._rates.clear()
-            rate = self._rates.setdefault(row["id"], _Rate())
+            rate = self._rates.setdefault(row["id"], RateBound(self._gap_s, self._burst_s))
             cached = self._cache[digest] = _CachedKey(caller, until_s, rate)
         cached.caller, cached.until_s = caller, until_s
         return cached

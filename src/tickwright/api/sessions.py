@@ -17,7 +17,7 @@ import structlog
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from tickwright.api.auth import CSRF, Authenticator, unauthenticated
+from tickwright.api.auth import CSRF, Authenticator, RateBound, unauthenticated
 from tickwright.api.context import ApiContext
 from tickwright.api.cookies import (
     IDLE,
@@ -165,33 +165,9 @@ class SessionView(msgspec.Struct):
 STRUCTS = (Page[BrowserSessionView], SessionRequest, SessionView)
 
 
-class Bound:
-    """A rate limit of one process: a burst, then one event per gap."""
-
-    def __init__(self, burst: int, gap_s: float, advice: str) -> None:
-        self._burst, self._gap_s, self._advice = burst, gap_s, advice
-        self._free_at_s = 0.0
-
-    def count(self, now_s: float) -> None:
-        """Count one event.
-
-        Raises:
-            Rejected: ``too_many_sign_ins`` (429) with ``Retry-After``. Retry.
-        """
-        due_s = max(self._free_at_s, now_s)
-        wait_s = due_s - now_s - self._burst * self._gap_s
-        if wait_s > -self._gap_s:
-            raise Rejected("too_many_sign_ins", self._advice, status=429, retry_after_s=wait_s + self._gap_s)
-        self._free_at_s = due_s + self._gap_s
-
-
-def _failures() -> Bound:
-    return Bound(FAILURES_BURST, FAILURE_GAP_S, "too many sign-ins fail here; wait, and copy the whole key")
-
-
-def _opened() -> Bound:
-    why = "too many sign-ins with this key; wait, or send it as a bearer token, which needs none"
-    return Bound(OPENED_BURST, OPENED_GAP_S, why)
+def _count_sign_in(bound: RateBound, advice: str) -> None:
+    if wait_s := bound.count(monotonic()):
+        raise Rejected("too_many_sign_ins", advice, status=429, retry_after_s=wait_s)
 
 
 def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIRouter:
@@ -242,8 +218,10 @@ class _SignIn:
 
     def __init__(self, sessions: Sessions, auth: Authenticator) -> None:
         self._sessions, self._auth = sessions, auth
-        self._failures = _failures()
-        self._opened: defaultdict[int, Bound] = defaultdict(_opened)  # per key that signed in; there are few
+        self._failures = RateBound(FAILURE_GAP_S, (FAILURES_BURST - 1) * FAILURE_GAP_S)
+        self._opened: defaultdict[int, RateBound] = defaultdict(  # per key that signed in; there are few
+            lambda: RateBound(OPENED_GAP_S, (OPENED_BURST - 1) * OPENED_GAP_S)
+        )
 
     async def open(self, key: str, request: Request) -> tuple[Caller, str]:
         try:
@@ -252,13 +230,14 @@ class _SignIn:
             caller = await self._auth.holder(key)
         except Rejected as error:
             if error.http_status == 401:
-                self._failures.count(monotonic())
+                _count_sign_in(self._failures, "too many sign-ins fail here; wait, and copy the whole key")
                 _log.warning("session.open", outcome="refused", client=_address(request))
             raise
         if caller.scopes:
             why = "a key with scopes is a program's; sign in with one that has a role"
             raise Rejected("key_has_scopes", why, status=403)
-        self._opened[caller.key_id or 0].count(monotonic())
+        advice = "too many sign-ins with this key; wait, or send it as a bearer token, which needs none"
+        _count_sign_in(self._opened[caller.key_id or 0], advice)
         token = await self._sessions.open(caller, request.scope["headers"], str(_address(request) or ""))
         self._auth.forget()  # the previous session, or the oldest one, has ended
         _log.info("session.open", outcome="opened", caller=caller.name, role=caller.role.name, client=_address(request))

@@ -100,12 +100,7 @@ class ApiKeys:
         return after
 
     async def rotate(
-        self,
-        key_id: int,
-        *,
-        caller: Caller,
-        overlap: timedelta = OVERLAP_DEFAULT,
-        expires_in: timedelta | None = None,
+        self, key_id: int, *, caller: Caller, overlap: timedelta = OVERLAP_DEFAULT, expires_in: timedelta | None = None
     ) -> NewKeyView:
         """Make a key with the same name, role and expiry; the old one expires after ``overlap``.
 

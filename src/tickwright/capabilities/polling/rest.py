@@ -142,12 +142,7 @@ def tracker_action_routes(router: APIRouter, service: PollingService, gate: Gate
         """Stop polling a tracker. Twice is harmless."""
         return answer(await service.end(tracker_id, caller=caller))
 
-    @router.post(
-        "/v1/trackers/{tracker_id}/events",
-        tags=["trackers"],
-        **answers(EventOutcome),
-        **takes(EventRequest),
-    )
+    @router.post("/v1/trackers/{tracker_id}/events", tags=["trackers"], **answers(EventOutcome), **takes(EventRequest))
     async def take_event(request: Request, tracker_id: Id, caller: courier) -> Response:
         """Apply an event of a courier: it outranks polling, and the next poll waits one whole interval.
 

@@ -6,13 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from tickwright.ports.caller import Caller
-from tickwright.ports.task_queue import (
-    BODY_CHARS_MAX,
-    REQUEUE_MAX,
-    DeadMessage,
-    DeadMessages,
-    DeadMessagesRequeued,
-)
+from tickwright.ports.task_queue import BODY_CHARS_MAX, REQUEUE_MAX, DeadMessage, DeadMessages, DeadMessagesRequeued
 from tickwright.store.audit import update_audit, write_audit
 from tickwright.store.pool import Pool
 

@@ -219,7 +219,11 @@ class EntityQuery(msgspec.Struct, frozen=True):
 
 
 class Entities:
-    """The rows of ``tickwright.entities``, with their ``tickwright.fanout_cursors``."""
+    """The rows of ``tickwright.entities``, with their ``tickwright.fanout_cursors``.
+
+    Raises:
+        Rejected: ``entity_not_found`` (404) from every method with a code, except ``put``. Permanent.
+    """
 
     def __init__(self, pool: Pool, cursors: Cursors) -> None:
         self._pool, self._cursors = pool, cursors
@@ -244,11 +248,7 @@ class Entities:
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
 
     async def get(self, code: str) -> EntityDetail:
-        """Return one entity with its last results per module.
-
-        Raises:
-            Rejected: ``entity_not_found`` (404). Permanent.
-        """
+        """Return one entity with its last results per module."""
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(SQL["get_entity"], code)
             if row is None:
@@ -258,11 +258,7 @@ class Entities:
         return EntityDetail(**_fields(row), party=party, modules=[module_of(state) for state in states])
 
     async def explain(self, code: str, module: str) -> EntityExplanation:
-        """Return why an entity is polled for a module now, or is not.
-
-        Raises:
-            Rejected: ``entity_not_found`` (404). Permanent.
-        """
+        """Return why an entity is polled for a module now, or is not."""
         name = module.strip().upper()
         async with self._pool.acquire() as connection:
             facts = await connection.fetchrow(SQL["explain"], code, name)
@@ -289,11 +285,7 @@ class Entities:
         return StoredEntity(after, row is not None and bool(row["created"]))
 
     async def delete(self, code: str, *, caller: Caller) -> None:
-        """Stop polling an entity and delete it; its cursors stay, in case it is created again.
-
-        Raises:
-            Rejected: ``entity_not_found`` (404). Permanent.
-        """
+        """Stop polling an entity and delete it; its cursors stay, in case it is created again."""
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, code)
             if before is None:
@@ -302,11 +294,7 @@ class Entities:
             await write_audit(connection, caller, "entities.delete", f"entity:{code}", before=_shown(before))
 
     async def switch(self, code: str, action: Literal["pause", "enable"], *, caller: Caller) -> EntityView:
-        """Stop polling an entity, or poll it again from the current window on. Published tasks still run.
-
-        Raises:
-            Rejected: ``entity_not_found`` (404). Permanent.
-        """
+        """Stop polling an entity, or poll it again from the current window on. Published tasks still run."""
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, code)
             if before is None:

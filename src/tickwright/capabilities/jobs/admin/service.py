@@ -48,7 +48,12 @@ from tickwright.store.pool import Connection, Pool
 
 
 class JobService:
-    """The actions on one-shot jobs for the API and the command line; one per process and pool."""
+    """The actions on one-shot jobs for the API and the command line; one per process and pool.
+
+    Raises:
+        Rejected: ``job_not_found`` (404) from every method with an id; types without history delete their jobs at the
+            end. Permanent.
+    """
 
     def __init__(self, pool: Pool, *, enqueuer: Enqueuer, allow_target: Callable[[str], None]) -> None:
         self._pool = pool
@@ -67,11 +72,7 @@ class JobService:
         return await self.enqueuer.schedule(read_job(body, key=key, now=now, bounds=bounds))
 
     async def get(self, job_id: int) -> JobDetail:
-        """Return one job, live or finished.
-
-        Raises:
-            Rejected: ``job_not_found`` (404). Permanent; types without history delete their jobs at the end.
-        """
+        """Return one job, live or finished."""
         row = await self._pool.fetchrow(GET, job_id)
         if row is None:
             raise _not_found(job_id)
@@ -97,11 +98,7 @@ class JobService:
         return JobCounts(counted.counts, COUNT_MAX, sorted(counted.at_least), partial)
 
     async def explain(self, job_id: int) -> Explanation:
-        """Return why a job is in its state.
-
-        Raises:
-            Rejected: ``job_not_found`` (404). Permanent.
-        """
+        """Return why a job is in its state."""
         facts = await self._pool.fetchrow(EXPLAIN, job_id)
         if facts is None:
             raise _not_found(job_id)
@@ -114,7 +111,7 @@ class JobService:
             ``outcome`` ``cancelled``: it never starts. ``requested``: it may still end otherwise.
 
         Raises:
-            Rejected: ``job_not_found`` (404); ``job_finished`` (409) with its status. Permanent.
+            Rejected: ``job_finished`` (409) with its status. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, job_id)
@@ -130,26 +127,21 @@ class JobService:
         """Move a pending job to ``execute_at``, or to ``delay`` from the database's now; give exactly one.
 
         Raises:
-            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it
-                breaks a rule that is newer than the job. Permanent.
+            Rejected: ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it breaks a rule that is newer
+                than the job. Permanent.
         """
         return await self._move(job_id, caller, "reschedule", execute_at, delay)
 
     async def run_now(self, job_id: int, *, caller: Caller) -> JobAction:
-        """Make a pending job due now.
-
-        Raises:
-            Rejected: As :meth:`reschedule`. Permanent.
-        """
+        """Make a pending job due now. Errors as :meth:`reschedule`."""
         return await self._move(job_id, caller, "run_now", None, timedelta())
 
     async def retry(self, job_id: int, *, caller: Caller) -> JobAction:
         """Run a failed job again: same id, all its attempts, due now; its fence keeps rising.
 
         Raises:
-            Rejected: ``job_not_found`` (404); ``job_not_failed`` (409) with its status; ``key_reused`` (409): another
-                job has its idempotency key; ``job_unfit`` (409): it breaks a rule that is newer than the job.
-                Permanent.
+            Rejected: ``job_not_failed`` (409) with its status; ``key_reused`` (409): another job has its idempotency
+                key; ``job_unfit`` (409): it breaks a rule that is newer than the job. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             revived = await revive(connection, [job_id], None, 1)

@@ -123,13 +123,7 @@ class Alerting(LeasedService):
         every: Between two rounds; at most a third of the lease's length.
     """
 
-    def __init__(
-        self,
-        leases: Leases,
-        *,
-        rules: Sequence[AlertRule],
-        every: timedelta = EVERY,
-    ) -> None:
+    def __init__(self, leases: Leases, *, rules: Sequence[AlertRule], every: timedelta = EVERY) -> None:
         super().__init__("alerting", leases, LEASE, self._rounds, terms=TERMS, kept=False)
         self._every = every
         self._rules: dict[str, list[AlertRule]] = defaultdict(list)

@@ -15,11 +15,7 @@ RULES: tuple[AlertRule, ...] = (
         "The oldest outbox row to {subject} is {age_s} s old: {reason}",
         (timedelta(seconds=120),),
     ),
-    AlertRule(
-        "outbox_unknown_scheme",
-        "warning",
-        "Outbox rows to {subject} wait: {reason}",
-    ),
+    AlertRule("outbox_unknown_scheme", "warning", "Outbox rows to {subject} wait: {reason}"),
     AlertRule(
         "outbox_many_destinations",
         "warning",
