@@ -73,7 +73,7 @@ async def test_lines_that_are_nothing_leave_others_their_turn(api: RunningApi, l
         turning.pop().cancel()
 
     turning: list[asyncio.Task[None]] = []
-    done = await api.service.imports.run(one_piece(), caller=Caller("test", Role.OPERATOR))
+    done = await api.service.enqueuer.import_lines(one_piece(), caller=Caller("test", Role.OPERATOR))
     assert (done.lines, done.created, done.committed_lines) == (100_000, 0, 100_000)
     assert turns >= 100
 

@@ -120,7 +120,7 @@ def _entities(router: APIRouter, service: FanoutService, gate: Gate) -> None:
         is dropped; the same upload can be sent again.
         """
         as_csv = request.headers.get("content-type", "").lower().startswith(CSV)
-        return answer(await service.imports.run(gate.stream(request, csv=True), caller=caller, as_csv=as_csv))
+        return answer(await entities.import_lines(gate.stream(request, csv=True), caller=caller, as_csv=as_csv))
 
 
 def _modules(router: APIRouter, service: FanoutService, gate: Gate) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from tickwright.capabilities.fanout.entities.entities import Entities, EntityQuery, Imports, module_of
+from tickwright.capabilities.fanout.entities.entities import Entities, EntityQuery, module_of
 from tickwright.capabilities.fanout.entities.modules import Modules
 from tickwright.capabilities.fanout.entities.schemas import (
     DeadTaskPage,
@@ -187,5 +187,4 @@ class FanoutService:
         self.entities = Entities(pool, Cursors(pool))
         self.modules = Modules(pool)
         self.matrix = Matrix(pool, self.entities)
-        self.imports = Imports(pool)
         self.dead_letters = BrokerDeadLetters(pool, dead_tasks, DEAD_TASKS)

@@ -297,6 +297,37 @@ class Enqueuer:
         found = await _find(connection, taken)
         return answers | {key: _of_taken(found, first[key][0]) for key in taken}
 
+    async def import_lines(
+        self,
+        chunks: AsyncIterator[bytes],
+        *,
+        caller: Caller,
+        key: str | None = None,
+        now: datetime | None = None,
+        bounds: ScheduleBounds = BOUNDS,
+    ) -> ImportResult:
+        """Schedule a stream of jobs, one per line of NDJSON, in constant memory.
+
+        Args:
+            chunks: The bytes. An exception that it raises (never an ``OSError``) ends the import and propagates.
+            caller: For the audit trail.
+            key: The key of the whole upload, at most 200 characters.
+            now: The database's clock as far as known; ``None`` skips the horizon.
+            bounds: How far from now a job may be due.
+
+        Raises:
+            Rejected: ``invalid_key``. Permanent.
+            Unavailable: ``import_interrupted`` with ``committed_lines``. Send the rest, or all under the same key.
+        """
+        if key is not None and not 1 <= len(key) <= UPLOAD_KEY_CHARS_MAX:
+            raise Rejected(
+                "invalid_key", f"the key of an upload has 1 to {UPLOAD_KEY_CHARS_MAX} characters", status=409
+            )
+        with traces.working("send", TOGETHER) as span:
+            done = await _JobImport(self._pool, self, caller, key=key, now=now, bounds=bounds).run(chunks)
+            span.set_attribute("messaging.batch.message_count", done.created)
+            return done
+
     async def _insert_each(self, connection: Connection, pairs: Sequence[_Pair], lock_timeout: str | None) -> list[Any]:
         """Insert jobs one by one in one transaction; return the job of each, or why PostgreSQL refused it."""
         columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
@@ -411,44 +442,6 @@ class _CopyRows:
 PLAIN_ROWS_MAX = 5_000
 KEYED_ROWS_MAX = 1_000  # one statement with sorted keys: two uploads of one file cannot deadlock
 UPLOAD_KEY_CHARS_MAX = 200
-
-
-class JobImports:
-    """Imports of streams of jobs."""
-
-    def __init__(self, pool: Pool, enqueuer: Enqueuer) -> None:
-        self._pool, self._enqueuer = pool, enqueuer
-
-    async def run(
-        self,
-        chunks: AsyncIterator[bytes],
-        *,
-        caller: Caller,
-        key: str | None = None,
-        now: datetime | None = None,
-        bounds: ScheduleBounds = BOUNDS,
-    ) -> ImportResult:
-        """Import a stream.
-
-        Args:
-            chunks: The bytes. An exception that it raises (never an ``OSError``) ends the import and propagates.
-            caller: For the audit trail.
-            key: The key of the whole upload, at most 200 characters.
-            now: The database's clock as far as known; ``None`` skips the horizon.
-            bounds: How far from now a job may be due.
-
-        Raises:
-            Rejected: ``invalid_key``. Permanent.
-            Unavailable: ``import_interrupted`` with ``committed_lines``. Send the rest, or all under the same key.
-        """
-        if key is not None and not 1 <= len(key) <= UPLOAD_KEY_CHARS_MAX:
-            raise Rejected(
-                "invalid_key", f"the key of an upload has 1 to {UPLOAD_KEY_CHARS_MAX} characters", status=409
-            )
-        with traces.working("send", TOGETHER) as span:
-            done = await _JobImport(self._pool, self._enqueuer, caller, key=key, now=now, bounds=bounds).run(chunks)
-            span.set_attribute("messaging.batch.message_count", done.created)
-            return done
 
 
 class _JobImport(BatchedImport[tuple[int, NewJob]]):

@@ -115,7 +115,9 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         chunks, headers = gate.stream(request), request.scope["headers"]
         with traces.continued(traceparent_of(headers)):
             key = key_of(headers)
-            return answer(await service.imports.run(chunks, caller=caller, key=key, now=gate.now(), bounds=bounds))
+            return answer(
+                await service.enqueuer.import_lines(chunks, caller=caller, key=key, now=gate.now(), bounds=bounds)
+            )
 
 
 _TRACEPARENT = {

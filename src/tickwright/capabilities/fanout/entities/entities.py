@@ -302,6 +302,18 @@ class Entities:
             await connection.execute(SQL["set_enabled"], code, action == "enable")
             return await self._written(connection, caller, action, code, before)
 
+    async def import_lines(self, chunks: AsyncIterator[bytes], *, caller: Caller, as_csv: bool = False) -> ImportResult:
+        """Import a stream of NDJSON, or of CSV after a line of columns.
+
+        An exception of ``chunks`` (never an ``OSError``) ends the import and passes through.
+
+        Raises:
+            Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
+            Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again.
+        """
+        read = csv_reader(COLUMNS[:1], COLUMNS[1:], entity_of_row) if as_csv else read_line
+        return await _EntityImport(self._pool, caller, read).run(chunks)
+
     async def _states(self, connection: Connection, code: str, names: Sequence[str]) -> Sequence[Any]:
         states: Sequence[Any] = await connection.fetch(SQL["module_states"], code, names)
         return states
@@ -354,25 +366,6 @@ def _not_found(code: str) -> Rejected:
 
 # Imports: NDJSON or CSV, one entity per line, in constant memory. Each line replaces its entity, as a put does. Of two
 # lines with one code the later one counts; the same file again changes nothing.
-
-
-class Imports:
-    """Imports streams of entities."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-
-    async def run(self, chunks: AsyncIterator[bytes], *, caller: Caller, as_csv: bool = False) -> ImportResult:
-        """Import a stream of NDJSON, or of CSV after a line of columns.
-
-        An exception of ``chunks`` (never an ``OSError``) ends the import and passes through.
-
-        Raises:
-            Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
-            Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again.
-        """
-        read = csv_reader(COLUMNS[:1], COLUMNS[1:], entity_of_row) if as_csv else read_line
-        return await _EntityImport(self._pool, caller, read).run(chunks)
 
 
 class _EntityImport(BatchedImport[NewEntity]):

@@ -35,7 +35,7 @@ from tickwright.capabilities.jobs.admin.views import (
     job_detail,
     job_view,
 )
-from tickwright.capabilities.jobs.enqueue import Enqueuer, JobImports, Scheduled
+from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
 from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.capabilities.jobs.task_types import TaskTypes
@@ -63,7 +63,6 @@ class JobService:
         self.enqueuer = enqueuer
         self.types = TaskTypes(pool, allow_target)
         self.dead_letters = DeadLetterAdmin(pool, self._cursors)
-        self.imports = JobImports(pool, enqueuer)
 
     async def schedule_text(
         self, body: bytes, *, key: str | None = None, now: datetime | None = None, bounds: ScheduleBounds = BOUNDS
