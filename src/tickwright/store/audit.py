@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -54,6 +55,7 @@ class AuditedRows(Generic[V]):
 
     Args:
         kind: What a row is, such as ``account``.
+        code: The beginning of the code ``<code>_not_found``; ``kind`` by default.
         show: Returns a row of the query ``read`` as it is shown.
         lock: A query that locks the row $1.
         read: A query for the row $1, or for all rows where $1 is null.
@@ -69,10 +71,11 @@ class AuditedRows(Generic[V]):
         *,
         lock: str,
         read: str,
-        switches: Mapping[str, str],
+        switches: Mapping[str, str] = MappingProxyType({}),
         audits_equal: bool = True,
+        code: str | None = None,
     ) -> None:
-        self._pool, self._kind, self._show = pool, kind, show
+        self._pool, self._kind, self._code, self._show = pool, kind, code or kind, show
         self._lock, self._read, self._switches = lock, read, switches
         self._audits_equal = audits_equal
 
@@ -80,7 +83,7 @@ class AuditedRows(Generic[V]):
         """Return one row.
 
         Raises:
-            Rejected: ``<kind>_not_found`` (404). Permanent.
+            Rejected: ``<code>_not_found`` (404). Permanent.
         """
         return self._show(await self.row(name, connection))
 
@@ -88,7 +91,7 @@ class AuditedRows(Generic[V]):
         """Return the row ``name`` of the query ``read``.
 
         Raises:
-            Rejected: ``<kind>_not_found`` (404). Permanent.
+            Rejected: ``<code>_not_found`` (404). Permanent.
         """
         row = await (connection or self._pool).fetchrow(self._read, name)
         if row is None:
@@ -98,7 +101,7 @@ class AuditedRows(Generic[V]):
     def not_found(self, name: str) -> Rejected:
         """Return the refusal of a name that does not exist."""
         return Rejected(
-            f"{self._kind}_not_found", f"there is no {self._kind.replace('_', ' ')} {name[:50]!r}", status=404
+            f"{self._code}_not_found", f"there is no {self._kind.replace('_', ' ')} {name[:50]!r}", status=404
         )
 
     @asynccontextmanager
@@ -108,7 +111,7 @@ class AuditedRows(Generic[V]):
         """Lock a row for a body that changes or deletes it, and write both states into the audit trail.
 
         Raises:
-            Rejected: ``<kind>_not_found`` (404), unless the body ``creates`` the row. Permanent.
+            Rejected: ``<code>_not_found`` (404), unless the body ``creates`` the row. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             await connection.execute(self._lock, name)
@@ -127,7 +130,7 @@ class AuditedRows(Generic[V]):
         """Pause or enable a row, or do another action of ``switches``. Twice is harmless.
 
         Raises:
-            Rejected: ``<kind>_not_found`` (404). Permanent.
+            Rejected: ``<code>_not_found`` (404). Permanent.
         """
         async with self.changing(action, name, caller) as change:
             await change.connection.execute(self._switches[action], name)

@@ -8,8 +8,8 @@ that already fires, the end.
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from functools import partial
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -23,7 +23,7 @@ from tickwright.ports.alerts import AlertEndpoint
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes
 from tickwright.ports.views import view
-from tickwright.store.audit import write_audit
+from tickwright.store.audit import AuditedRows
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -74,30 +74,22 @@ class ReceiverSecret(msgspec.Struct):
     overlap: str
 
 
-class AlertReceivers:
+class AlertReceivers(AuditedRows[ReceiverView]):
     """The rows of ``tickwright.alert_receivers`` and their secrets.
 
     Args:
         allow_target: Raises ``Rejected`` for an address that is not allowed.
         rules: The rules that a receiver may name.
+
+    Raises:
+        Rejected: ``receiver_not_found`` (404) from every method with a name, except ``put``. Permanent.
     """
 
     def __init__(self, pool: Pool, allow_target: Callable[[str], None], rules: Iterable[AlertRule]) -> None:
-        self._pool, self._allow_target = pool, allow_target
+        lock, read = _SQL["lock_all"], _SQL["list"]
+        super().__init__(pool, "alert_receiver", partial(view, ReceiverView), lock=lock, read=read, code="receiver")
+        self._allow_target = allow_target
         self._rules = frozenset(rule.name for rule in (*rules, *OWN_RULES))
-
-    async def list(self) -> list[ReceiverView]:
-        """Return every receiver by name."""
-        return [view(ReceiverView, row) for row in await self._pool.fetch(_SQL["list"], None)]
-
-    async def get(self, name: str) -> ReceiverView:
-        """Return one receiver.
-
-        Raises:
-            Rejected: ``receiver_not_found`` (404). Permanent.
-        """
-        async with self._pool.acquire() as connection:
-            return await _get(connection, name)
 
     async def endpoints(self, names: Collection[str]) -> Mapping[str, AlertEndpoint]:
         """Return URL and secrets of the existing receivers among ``names``, for the broker."""
@@ -113,63 +105,36 @@ class AlertReceivers:
         """
         _check(name, wanted, self._rules)
         self._allow_target(wanted.url)
-        secret = None
-        async with self._pool.acquire() as connection, connection.transaction():
-            await connection.execute(_SQL["lock_all"])
-            before = await _find(connection, name)
-            if before is None and await connection.fetchval(_SQL["count"]) >= RECEIVERS_MAX:
+        async with self.changing("put", name, caller, creates=True) as change:
+            is_new, connection = change.before is None, change.connection
+            if is_new and await connection.fetchval(_SQL["count"]) >= RECEIVERS_MAX:
                 raise Rejected("too_many_receivers", f"at most {RECEIVERS_MAX} receivers of alerts; delete one first")
             rules = None if wanted.rules is None else sorted(set(wanted.rules))
             await connection.execute(_SQL["put"], name, wanted.url, wanted.severity_min, rules)
-            if before is None:
-                secret = await _add_secret(connection, name)
-            after = await _get(connection, name)
-            await write_audit(
-                connection,
-                caller,
-                "alert_receivers.put",
-                _subject(name),
-                before=_audited(before),
-                after=_audited(after),
-            )
-        return StoredReceiver(after, before is None, secret)
+            secret = await _add_secret(connection, name) if is_new else None
+        return StoredReceiver(change.after, is_new, secret)
 
     async def rotate_secret(self, name: str, *, caller: Caller, overlap: timedelta = OVERLAP_DEFAULT) -> ReceiverSecret:
         """Make a new signing secret; the old ones stay in use beside it for ``overlap``.
 
         Raises:
-            Rejected: ``receiver_not_found`` (404), ``invalid_overlap``. Permanent.
+            Rejected: ``invalid_overlap``. Permanent.
         """
         check_overlap(overlap)
-        async with self._pool.acquire() as connection, connection.transaction():
-            await connection.execute(_SQL["lock_all"])
-            before = await _get(connection, name)
-            await connection.execute(_SQL["retire_secrets"], name, overlap)
-            await connection.execute(_SQL["drop_retired"], name)
-            secret = await _add_secret(connection, name)
-            after = await _get(connection, name)
-            await write_audit(
-                connection,
-                caller,
-                "alert_receivers.rotate_secret",
-                _subject(name),
-                before={"signing_secrets": before.signing_secrets},
-                after={"signing_secrets": after.signing_secrets, "overlap": format_duration(overlap)},
-            )
+        async with self.changing("rotate_secret", name, caller) as change:
+            await change.connection.execute(_SQL["retire_secrets"], name, overlap)
+            await change.connection.execute(_SQL["drop_retired"], name)
+            secret = await _add_secret(change.connection, name)
+            secrets = (await self.get(name, change.connection)).signing_secrets
+            former = {"signing_secrets": change.before.signing_secrets}
+            change.audited = former, {"signing_secrets": secrets, "overlap": format_duration(overlap)}
         return ReceiverSecret(name, secret, format_duration(overlap))
 
     async def delete(self, name: str, *, caller: Caller) -> None:
-        """Delete a receiver, its secrets, and its waiting messages.
-
-        Raises:
-            Rejected: ``receiver_not_found`` (404). Permanent.
-        """
-        async with self._pool.acquire() as connection, connection.transaction():
-            await connection.execute(_SQL["lock_all"])
-            before = await _get(connection, name)
-            await connection.execute(_SQL["delete"], name)
-            await connection.execute(_SQL["delete_waiting"], name)
-            await write_audit(connection, caller, "alert_receivers.delete", _subject(name), before=_audited(before))
+        """Delete a receiver, its secrets, and its waiting messages."""
+        async with self.changing("delete", name, caller) as change:
+            await change.connection.execute(_SQL["delete"], name)
+            await change.connection.execute(_SQL["delete_waiting"], name)
 
 
 def _check(name: str, wanted: ReceiverRequest, rules: frozenset[str]) -> None:
@@ -185,31 +150,7 @@ def _check(name: str, wanted: ReceiverRequest, rules: frozenset[str]) -> None:
         )
 
 
-async def _find(connection: Connection, name: str) -> ReceiverView | None:
-    row = await connection.fetchrow(_SQL["list"], name)
-    return None if row is None else view(ReceiverView, row)
-
-
-async def _get(connection: Connection, name: str) -> ReceiverView:
-    found = await _find(connection, name)
-    if found is None:
-        raise Rejected("receiver_not_found", f"there is no receiver of alerts {name[:50]!r}", status=404)
-    return found
-
-
 async def _add_secret(connection: Connection, name: str) -> str:
     secret = secret_of(random_bytes(SECRET_BYTES))
     await connection.execute(_SQL["add_secret"], name, secret)
     return secret
-
-
-def _subject(name: str) -> str:
-    return f"alert_receiver:{name}"
-
-
-def _audited(receiver: ReceiverView | None) -> dict[str, Any] | None:
-    """Return what every viewer may read: of the URL only the host, because the rest may be a credential."""
-    if receiver is None:
-        return None
-    parts = urlsplit(receiver.url)
-    return {**msgspec.structs.asdict(receiver), "url": f"{parts.scheme}://{parts.netloc}/…"}

@@ -10,8 +10,8 @@ SELECT count(*) FROM tickwright.alert_receivers;
 
 -- name: lock_all
 -- Serialize changes of receivers by the lock of a row; readers do not wait. A table lock would wait for every session with a weak one,
--- which needs no right. Small: one row.
-SELECT FROM tickwright.installation FOR UPDATE;
+-- which needs no right. Small: one row, whatever the name $1.
+SELECT FROM tickwright.installation WHERE $1::text IS NOT NULL FOR UPDATE;
 
 -- name: put
 -- Create or replace a receiver; waiting messages go to the new URL. Index: alert_receivers_pkey.
