@@ -9,13 +9,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tickwright.domain.dbclock import DbClock
 from tickwright.partners.model import LATE_S, Grant, Report, Why
 from tickwright.partners.outcomes import Answered, Failed, Outcome, Throttled
 from tickwright.partners.settings import PartnerSettings
 from tickwright.ports.ids import monotonic
+from tickwright.ports.session import Session
 
 CLOSED = frozenset({"paused", "quiet", "retry_after", "breaker_open"})
 ERROR_CHARS_MAX = 500
@@ -70,13 +70,6 @@ class Permit:
             self._permits.ended(outcome, trial=self.trial, stale=self._stale != self._permits.generation)
 
 
-class LiveSession(Protocol):
-    """The part of the session that permits need."""
-
-    def holds(self) -> bool:
-        """Return whether its lease may be relied on."""
-
-
 @dataclass(slots=True)
 class PartnerPermits:
     """Gives the permits of one partner; see the module's docstring.
@@ -92,7 +85,7 @@ class PartnerPermits:
 
     partner_no: int
     clock: DbClock
-    session: LiveSession
+    session: Session
     urgent: Callable[[], None]
     name: str = ""
     settings: PartnerSettings = field(default_factory=PartnerSettings)

@@ -40,7 +40,7 @@ TIMEOUT_MAX = timedelta(days=1)
 FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME = datetime(YEAR_MAX, 1, 1, tzinfo=UTC)
 _EXPONENT = re.compile("[eE][+-]?[0-9]{3}")
-_TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
+TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
 TEXT_CHARS_MAX = 200
 TypeName = Annotated[
     str, Meta(description="1 to 50 letters, digits, '_', '.', ':' or '-'", examples=["invoice.remind"])
@@ -78,7 +78,7 @@ def check_new_job(job: NewJob) -> NewJob:
     Raises:
         Rejected: With a stable code and what to do. Permanent.
     """
-    if not _TYPE_NAME.fullmatch(job.task_type):
+    if not TYPE_NAME.fullmatch(job.task_type):
         text = "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'"
         raise Rejected("invalid_task_type", text, field="task_type")
     if len(job.payload) > SURELY_FITS and _is_too_long(job.payload):

@@ -1,6 +1,5 @@
 """Task types: their schema in the TOML file and in ``@app.job``, and their rows."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -11,7 +10,7 @@ from msgspec import UNSET
 
 from tickwright.capabilities.jobs.admin.views import SecretView, StoredTaskType, TaskTypeView, task_type_view
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.jobs.requests import TaskTypeChange, TaskTypeRequest
+from tickwright.capabilities.jobs.requests import TIMEOUT_MAX, TYPE_NAME, TaskTypeChange, TaskTypeRequest
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, read_fields, whole
 from tickwright.domain.retries import RetryPolicy
@@ -24,15 +23,13 @@ from tickwright.store.audit import AuditedRows
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
-TIMEOUT_MAX = timedelta(days=1)
 RETRY_BASE_MAX = timedelta(days=1)
 RETRY_CAP_MAX = timedelta(days=7)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
 
 
 def read_task_type(name: str, table: Any, problems: list[str], *, where: str) -> TaskType:
     """Return the type that a table or a set of keyword arguments describes; add every mistake to ``problems``."""
-    if not _NAME.fullmatch(name):
+    if not TYPE_NAME.fullmatch(name):
         problems.append(f"{where}: a name has 1 to 50 letters, digits, '_', '.', ':' or '-'")
     if not isinstance(table, dict):
         problems.append(f"{where}: write a table, [task_types.NAME]")
@@ -290,7 +287,7 @@ class TaskTypes(AuditedRows[TaskTypeView]):
 
 
 def _columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
-    if not _NAME.fullmatch(name):
+    if not TYPE_NAME.fullmatch(name):
         raise Rejected("invalid_task_type", "task type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="name")
     base_ms = _ms(settings.retry_base, "retry_base", timedelta(), RETRY_BASE_MAX)
     cap_ms = _ms(settings.retry_cap, "retry_cap", timedelta(), RETRY_CAP_MAX)

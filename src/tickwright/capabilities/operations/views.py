@@ -36,32 +36,6 @@ class Holding(msgspec.Struct, kw_only=True):
     count: int | None
 
 
-class WorkerDetail(msgspec.Struct, kw_only=True):
-    """One worker session and what it holds.
-
-    Attributes:
-        seen_ago_s: The age of its last heartbeat; a living session sends one every second or two.
-        facts: What it reports, with its ``counters`` since its start.
-        holds: At most 100 of each kind.
-        more: Kinds of which it holds more than are shown.
-    """
-
-    id: int
-    name: str
-    roles: list[str]
-    version: str
-    alive: bool
-    started_at: datetime
-    seen_at: datetime
-    seen_ago_s: float
-    lease_until: datetime
-    drain_requested_at: datetime | None
-    lost_at: datetime | None
-    facts: Any
-    holds: list[Holding]
-    more: list[str]
-
-
 class LeaseView(msgspec.Struct, kw_only=True):
     """One control loop's lease.
 
@@ -178,6 +152,21 @@ class WorkerView(msgspec.Struct):
     drain_requested_at: datetime | None
     lost_at: datetime | None
     facts: Any
+
+
+class WorkerDetail(WorkerView, kw_only=True):
+    """One worker session and what it holds.
+
+    Attributes:
+        seen_ago_s: The age of its last heartbeat; a living session sends one every second or two.
+        facts: What it reports, with its ``counters`` since its start.
+        holds: At most 100 of each kind.
+        more: Kinds of which it holds more than are shown.
+    """
+
+    seen_ago_s: float
+    holds: list[Holding]
+    more: list[str]
 
 
 class AlertView(msgspec.Struct):

@@ -5839,11 +5839,11 @@ export interface components {
             alive: boolean;
             started_at: string;
             seen_at: string;
-            seen_ago_s: number;
             lease_until: string;
             drain_requested_at: string | null;
             lost_at: string | null;
             facts: unknown;
+            seen_ago_s: number;
             holds: components["schemas"]["Holding"][];
             more: string[];
         };
