@@ -87,15 +87,8 @@ class OperatorActions:
                 if await connection.fetchval(SQL["lease_known"], job_name):
                     raise Rejected("lease_free", f"lease {job_name[:50]!r} has no holder", status=409)
                 raise Rejected("lease_not_found", f"there is no lease {job_name[:50]!r}", status=404)
-            before = {"owner": row["owner"], "version": row["old_version"]}
-            await write_audit(
-                connection,
-                caller,
-                "leases.release",
-                f"lease:{job_name}",
-                before=before,
-                after={"version": row["version"]},
-            )
+            before, after = {"owner": row["owner"], "version": row["old_version"]}, {"version": row["version"]}
+            await write_audit(connection, caller, "leases.release", f"lease:{job_name}", before=before, after=after)
         return ReleasedLease(job_name, row["owner"], row["version"])
 
     async def destinations(self) -> list[DestinationView]:

@@ -73,13 +73,14 @@ class Changes:
 class Subscriber:
     """One end of a stream: returns the newest message, or ``None`` when it is over.
 
-    ``key_id`` and ``session_id`` (of a browser) are what opened it; ``sight`` is what it may see.
+    ``key_id`` and ``session_id`` (of a browser) are what opened it; ``sight`` is what it may see; ``is_over`` after its
+    end.
     """
 
     def __init__(self, key_id: int | None, session_id: int | None = None, sight: Sight = ALL) -> None:
         self.key_id, self.session_id, self.sight = key_id, session_id, sight
         self._message: bytes | None = None
-        self._is_over = False
+        self.is_over = False
         self._woken = asyncio.Event()
 
     def give(self, message: bytes) -> None:
@@ -89,13 +90,8 @@ class Subscriber:
 
     def end(self) -> None:
         """End the stream; a stored message is dropped."""
-        self._is_over = True
+        self.is_over = True
         self._woken.set()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it was ended."""
-        return self._is_over
 
     async def next(self, within_s: float) -> bytes | None:
         """Return the next message; ``None`` on a timeout, or when it is over."""
@@ -103,7 +99,7 @@ class Subscriber:
             return None
         self._woken.clear()
         message, self._message = self._message, None
-        return None if self._is_over else message
+        return None if self.is_over else message
 
 
 class Snapshots(LoopService):
