@@ -1,7 +1,7 @@
 """The plugin of operations: keys, audit trail, workers, leases, the outbox, alerts and the overview."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -44,6 +44,7 @@ class OperationsPlugin(Plugin):
         "overview": "tickwright.capabilities.operations.overview:OperationsPart",
         "alert_rules": "tickwright.capabilities.operations.alerts.rules:RULES",
         "holdings": "tickwright.capabilities.operations.machinery:HOLDINGS",
+        "schemas": "tickwright.capabilities.operations.rest:STRUCTS",
     }
 
     def provide(self, context: Context) -> None:
@@ -104,9 +105,13 @@ class OperationsPlugin(Plugin):
         """Return the routes of operators."""
         from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
         from tickwright.capabilities.operations.listings import Operations
-        from tickwright.capabilities.operations.rest.alert_routes import receiver_routes
-        from tickwright.capabilities.operations.rest.machinery_routes import machinery_routes
-        from tickwright.capabilities.operations.rest.routes import key_routes, operation_routes, overview_routes
+        from tickwright.capabilities.operations.rest import (
+            key_routes,
+            machinery_routes,
+            operation_routes,
+            overview_routes,
+            receiver_routes,
+        )
         from tickwright.capabilities.operations.snapshots import Snapshots
         from tickwright.engine.leases import LeasePurposes
         from tickwright.ports.session import Holdings
@@ -119,12 +124,6 @@ class OperationsPlugin(Plugin):
             receiver_routes(context.ports.get(AlertReceivers), gate),
             key_routes(operations.keys, gate),
         )
-
-    def schemas(self) -> Sequence[Any]:
-        """Return the structs of the routes."""
-        from tickwright.capabilities.operations.rest import alert_routes, machinery_routes, routes
-
-        return [*routes.STRUCTS, *alert_routes.STRUCTS, *machinery_routes.STRUCTS]
 
 
 PLUGIN = OperationsPlugin()

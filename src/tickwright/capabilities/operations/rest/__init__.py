@@ -1,1 +1,0 @@
-"""The REST routes of operations."""
