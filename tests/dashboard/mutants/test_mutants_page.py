@@ -85,8 +85,8 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("two cookies are one", auth.caller_of, " or len(shown) > 1", "", checks.check_one_cookie),
     (
         "keys can be guessed",
-        sessions.Bound.count,
-        "if wait_s > -self._gap_s",
+        auth.RateBound.count,
+        "if due_s - now_s > self._burst_s",
         "if False",
         checks.check_bad_keys_are_limited,
     ),

@@ -27,6 +27,7 @@ from tickwright.capabilities.polling.trackers.events import (
 )
 from tickwright.capabilities.polling.trackers.explain import explain, find_in_kafka
 from tickwright.capabilities.polling.trackers.requests import (
+    COLUMNS,
     NEEDED,
     OPTIONAL,
     EndedTracker,
@@ -322,7 +323,7 @@ class _TrackerImport(BatchedImport[NewTracker]):
         new_accounts = {tracker.account_id for tracker in batch} - self._accounts
         if new_accounts:
             await connection.fetchval(SQL["account_numbers"], sorted(new_accounts))
-        columns = ([getattr(tracker, name) for tracker in batch] for name in (*NEEDED, *OPTIONAL))
+        columns = ([getattr(tracker, name) for tracker in batch] for name in COLUMNS)
         done: str = await connection.execute(SQL["register_many"], *columns)
         created = int(done.rpartition(" ")[2])
         self._accounts = new_accounts if len(self._accounts) > IMPORT_ROWS_MAX else self._accounts | new_accounts

@@ -26,6 +26,7 @@ INTERVAL_MINUTES_MAX = 10_080
 AGE_DAYS_MAX = 3_650
 SLICE_POLLS_MAX = 1_000_000
 NEEDED, OPTIONAL = ("account_id", "partner", "external_id"), ("status", "tracking_until")
+COLUMNS = (*NEEDED, *OPTIONAL)
 PARTNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f]")
 _STEPS = frozenset({".", ".."})
