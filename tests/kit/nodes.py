@@ -15,9 +15,8 @@ from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
 from tickwright.plugin import Context, Registrations
 from tickwright.plugin.settings import Bind, Settings
-from tickwright.ports.broker import Brokers
 from tickwright.ports.service import Service
-from tickwright.process.installation import build_brokers, close_brokers, provide
+from tickwright.process.installation import provide
 from tickwright.process.node import Node, open_node
 from tickwright.process.plugins import PLUGINS
 from tickwright.store.pool import Pool
@@ -83,11 +82,9 @@ async def started(pool: Pool, settings: Settings, *roles: str) -> AsyncIterator[
     context.ports.put(WorkerSession, session)
     context.ports.put(Leases, Leases(pool, owner="test", terms=terms))
     provide(context)
-    brokers = context.ports.put(Brokers, build_brokers(context))
     try:
         for plugin in PLUGINS:
             await plugin.start(context)
         yield context
     finally:
-        await close_brokers(brokers)
         await context.ports.aclose()

@@ -224,6 +224,25 @@ def test_a_part_that_always_fails_is_named_in_the_terminal(environment: dict[str
     assert "overview.part_failed" in said.stderr
 
 
+@pytest.mark.parametrize("method", ["def provide(self, context):", "async def examine(self, context, alive):"])
+def test_the_doctor_names_a_plugin_that_fails_and_shows_the_others(
+    environment: dict[str, str], tmp_path: Path, method: str
+) -> None:
+    """One finding for the plugin, one for a broker whose settings are wrong, and those of the others."""
+    failing = f"{method}\n        raise KeyError('bad')\n\n    def config_tables(self):"
+    package = PACKAGE.replace("async def examine(self, context, alive):", "async def examined(self, context, alive):")
+    (tmp_path / "greetings.py").write_text(package.replace("def config_tables(self):", failing))
+    env = {**environment, "TICKWRIGHT_KAFKA_BOOTSTRAP": "127.0.0.1:1", "TICKWRIGHT_AMQP_URL": "amqp://127.0.0.1:1/"}
+    said = run({**env, "TICKWRIGHT_KAFKA_REPLICATION": "1"}, "-m", "tickwright", "doctor", "--json")
+    found = {one["check"]: one for one in json.loads(said.stdout)["findings"]}
+    assert (said.returncode, found["greetings"]["verdict"], found["kafka"]["verdict"]) == (1, "fail", "fail")
+    assert "KeyError('bad')" in found["greetings"]["says"]
+    assert "TICKWRIGHT_KAFKA" in found["kafka"]["says"]
+    assert found["rabbitmq"]["says"] == "does not answer"
+    assert {"worker", "scheduler", "roles"} <= found.keys()
+    assert "Task was destroyed" not in said.stderr
+
+
 def test_a_mistake_in_its_table_is_reported_with_those_of_the_others(environment: dict[str, str]) -> None:
     """The file is refused whole, with the place of each mistake."""
     Path(environment["TICKWRIGHT_CONFIG"]).write_text("[greetings.evening]\n[modules.x]\n")

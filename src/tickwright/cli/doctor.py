@@ -8,8 +8,10 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,17 +21,16 @@ from rich.markup import escape
 
 from tickwright.capabilities.reports.overview import has_report_types
 from tickwright.cli.kit.output import console, show_json
-from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.errors import TickwrightError, Unavailable
 from tickwright.plugin import Context, Registrations
 from tickwright.plugin.findings import Finding
 from tickwright.plugin.settings import Settings
 from tickwright.plugin.settings import environment_secret as secret
-from tickwright.ports.broker import Brokers
 from tickwright.ports.ids import local_unix_seconds, monotonic, random_token
 from tickwright.ports.objects import ObjectStore
 from tickwright.process.configfile import load_config
 from tickwright.process.database import Database, open_database
-from tickwright.process.installation import build_brokers, close_brokers, close_pool, provide, revision
+from tickwright.process.installation import close_pool, offer_joined, revision
 from tickwright.process.loading import load_settings_with_app
 from tickwright.process.plugins import PLUGINS
 from tickwright.process.settings import unknown_names
@@ -38,8 +39,6 @@ from tickwright.store.app_roles import excess_rights
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import head_revision, load
 from tickwright.transports.objectstore.plugin import LazyObjects, ObjectStoreSettings, objects_url
-from tickwright.transports.redis.connection import RedisClient
-from tickwright.transports.redis.plugin import RedisSettings
 
 _SQL = load("tickwright.cli.sql", "doctor.sql")
 PROBE = b"tickwright doctor"
@@ -161,29 +160,47 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
 
 async def _database(settings: Settings, database: Database) -> list[Finding]:
     found = [Finding("database", "ok", f"{database.shown} answers")]
-    pool = await open_pool(database.url, max_size=2, pooled=database.pooled)
-    context = Context(settings, pool, None, Registrations(), dict)
-    provide(context)
-    brokers = context.ports.put(Brokers, build_brokers(context))
-    try:
+    async with AsyncExitStack() as stack:
+        pool = await open_pool(database.url, max_size=2, pooled=database.pooled)
+        stack.push_async_callback(close_pool, pool)
         facts = await pool.fetchrow(_SQL["facts"])
         found.append(_latency(await _round_trip_s(pool)))
         found += [*_server(facts), *_durability(facts), _clock(facts["now_s"]), *_pressure(facts)]
         found += [_notifications(database), await _schema(database)]
         if found[-1].verdict == "ok":
-            alive = {row["role"]: row["workers"] for row in await pool.fetch(_SQL["alive"])}
-            for plugin in PLUGINS:
-                found += await plugin.examine(context, alive)
-            found += await _stores(settings, pool, embedded=database.embedded)
+            await _plugins(settings, pool, stack, found)
+            with _reported("stores", found):
+                found += await _stores(settings, pool, embedded=database.embedded)
             found.append(_rights(await excess_rights(pool)))
             found += _table_locks(await pool.fetch(_SQL["roles_not_to_end"]))
         found += [_disk(settings.home_folder)] if database.embedded else []
-        found += [*await _brokers(brokers), *await _redis(settings)]
-    finally:
-        await close_brokers(brokers)
-        await context.ports.aclose()
-        await close_pool(pool)
     return found
+
+
+async def _plugins(settings: Settings, pool: Pool, stack: AsyncExitStack, found: list[Finding]) -> None:
+    """Add the findings of every plugin; one that fails is a finding that names it."""
+    context = Context(settings, pool, None, Registrations(), partial(load_config, settings.config))
+    stack.push_async_callback(context.ports.aclose)
+    offer_joined(context)
+    alive = {row["role"]: row["workers"] for row in await pool.fetch(_SQL["alive"])}
+    provided = []
+    for plugin in PLUGINS:
+        with _reported(plugin.name, found):
+            plugin.provide(context)
+            provided.append(plugin)
+    for plugin in provided:
+        with _reported(plugin.name, found):
+            found += await plugin.examine(context, alive)
+
+
+@contextmanager
+def _reported(name: str, found: list[Finding]) -> Iterator[None]:
+    try:
+        yield
+    except TickwrightError as error:
+        found.append(Finding(name, "fail", error.message, f"correct the settings of {name}"))
+    except Exception as error:  # noqa: BLE001  a plugin can raise anything
+        found.append(Finding(name, "fail", f"its examination fails: {error!r}"[:300], f"update or remove {name}"))
 
 
 async def _round_trip_s(pool: asyncpg.Pool) -> float:
@@ -300,35 +317,3 @@ def _disk(home: Path) -> Finding:
     if share < DISK_FREE_MIN:
         return Finding("disk", "warn", says, "free some space: PostgreSQL stops when it has none")
     return Finding("disk", "ok", says)
-
-
-_SERVERS = {"amqp": ("rabbitmq", "TICKWRIGHT_AMQP_URL"), "kafka": ("kafka", "TICKWRIGHT_KAFKA_BOOTSTRAP")}
-
-
-async def _brokers(brokers: Brokers) -> list[Finding]:
-    found = []
-    for scheme, (name, variable) in _SERVERS.items():
-        if scheme not in brokers:
-            continue
-        if await brokers[scheme].ready():
-            found.append(Finding(name, "ok", "answers"))
-        else:
-            found.append(Finding(name, "fail", "does not answer", f"start it, or correct {variable}"))
-    return found
-
-
-async def _redis(settings: Settings) -> list[Finding]:
-    url = settings.part(RedisSettings).redis_url
-    if url is None:
-        return []
-    connection = RedisClient(url.get_secret_value())
-    try:
-        await connection.check()
-    except Unavailable as error:
-        says = f"{error.message}; PostgreSQL decides alone meanwhile, which is slower"
-        return [Finding("redis", "warn", says, "start it, or correct TICKWRIGHT_REDIS_URL")]
-    except Rejected as error:
-        return [Finding("redis", "fail", error.message, "set it so, or leave TICKWRIGHT_REDIS_URL out")]
-    finally:
-        await connection.aclose()
-    return [Finding("redis", "ok", "answers, and evicts nothing")]

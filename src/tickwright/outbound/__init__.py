@@ -4,7 +4,7 @@ Callbacks, WebSocket pushes and every other connection to a user's host go throu
 guard. It depends on ``ports`` and ``domain`` only.
 """
 
-from tickwright.outbound.connector import BoundedHead, GuardedBroker, GuardedSessions, Pause
+from tickwright.outbound.connector import BoundedHead, GuardedBroker, GuardedSessions, Pause, check_address
 from tickwright.outbound.messages import (
     BLOCKED_CODE,
     EXCERPT_CHARS_MAX,
@@ -26,6 +26,7 @@ __all__ = [
     "Pause",
     "SystemResolver",
     "blocked",
+    "check_address",
     "check_headers",
     "check_message",
     "excerpt",

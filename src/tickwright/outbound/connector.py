@@ -392,6 +392,13 @@ def guarded_socket(info: Any, *, tls: bool, allow: AllowList) -> socket.socket:
     return made
 
 
+def check_address(target: WebTarget, allow: AllowList) -> None:
+    """Raise ``Rejected`` if the host is an address that must not be reached. No I/O."""
+    reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=allow)
+    if reason is not None:
+        raise Rejected(BLOCKED_CODE, blocked(reason).reason, reason=reason)
+
+
 class GuardedBroker:
     """What brokers to users' hosts share: the check of a destination, and guarded sessions.
 
@@ -438,9 +445,7 @@ class GuardedBroker:
         target = parse_target(destination)
         if not isinstance(target, WebTarget) or target.scheme not in self.schemes:
             raise Rejected("invalid_target", self.other_target)
-        reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=self._allow)
-        if reason is not None:
-            raise Rejected(BLOCKED_CODE, blocked(reason).reason, reason=reason)
+        check_address(target, self._allow)
         return target
 
 

@@ -138,12 +138,8 @@ class Plugin:
         """
 
     def brokers(self, context: "Context") -> Sequence["Broker"]:
-        """Return brokers, for the schemes of their destinations."""
+        """Return new brokers, for the schemes of their destinations; the caller closes them."""
         return ()
-
-    def target_checks(self, settings: Settings) -> Mapping[str, Callable[[str], None]]:
-        """Return checks that refuse a target at configuration, by scheme. No I/O."""
-        return {}
 
     def reserved_prefixes(self, settings: Settings) -> Sequence[str]:
         """Return prefixes of exchanges and topics that only the product publishes to."""

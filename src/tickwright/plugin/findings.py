@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from tickwright.ports.broker import Broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +23,14 @@ def role_finding(alive: Mapping[str, int], role: str, without: str) -> Finding:
     if alive.get(role):
         return Finding(role, "ok", f"{alive[role]} alive")
     return Finding(role, "warn", f"none is alive: {without}", f"run: tickwright run {role}")
+
+
+async def server_finding(broker: "Broker", server: str, variable: str) -> Finding:
+    """Return whether the server of ``broker`` answers, and close the broker."""
+    try:
+        is_ready = await broker.ready()
+    finally:
+        await broker.aclose()
+    if is_ready:
+        return Finding(server, "ok", "answers")
+    return Finding(server, "fail", "does not answer", f"start it, or correct {variable}")

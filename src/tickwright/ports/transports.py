@@ -33,9 +33,6 @@ class TaskTransport(Protocol):
             Unavailable: The transport does not answer. Retry.
         """
 
-    async def missing(self) -> list[str] | None:
-        """Return which of its queues are missing; ``None`` if all are. Errors as :meth:`prepare`."""
-
     def queue(self, slots: int) -> RunningQueue:
         """Return the queue for one consumer that runs ``slots`` tasks at a time."""
 

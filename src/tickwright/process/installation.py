@@ -1,7 +1,7 @@
 """A process's access to its database: the pool, and the services that plugins offer to callers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -10,7 +10,7 @@ from typing import TypeVar
 import asyncpg
 
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.domain.targets import OUR_PREFIX, is_internal, parse_target
+from tickwright.domain.targets import OUR_PREFIX, WebTarget, is_internal, parse_target
 from tickwright.engine.leases import LeasePurposes
 from tickwright.observe.alerts import AlertRules
 from tickwright.observe.metrics import MetricSpec
@@ -96,13 +96,19 @@ async def open_installation(
 
 def provide(context: Context) -> None:
     """Let every plugin offer its ports, and offer what is collected from all of them."""
+    offer_joined(context)
+    for plugin in PLUGINS:
+        plugin.provide(context)
+
+
+def offer_joined(context: Context) -> None:
+    """Offer what is collected from all plugins."""
     context.ports.offer(AlertRules, alert_rules)
     context.ports.offer(OverviewParts, overview_parts)
     context.ports.offer(Holdings, lambda: Holdings(sql for plugin in PLUGINS for sql in plugin.holdings()))
     context.ports.offer(LeasePurposes, lease_purposes)
+    context.ports.offer(Brokers, lambda: build_brokers(context))
     context.ports.offer(TargetCheck, lambda: target_check(context.settings))
-    for plugin in PLUGINS:
-        plugin.provide(context)
 
 
 def alert_rules() -> AlertRules:
@@ -127,22 +133,17 @@ def lease_purposes() -> LeasePurposes:
 
 def build_brokers(context: Context) -> Brokers:
     """Return a broker per scheme. A scheme without a configured server has none, and its messages wait."""
-    found = [broker for plugin in PLUGINS for broker in plugin.brokers(context)]
-    return Brokers({scheme: broker for broker in found for scheme in broker.schemes})
-
-
-async def close_brokers(brokers: Brokers) -> None:
-    """Close every broker once."""
-    for broker in {id(broker): broker for broker in brokers.values()}.values():
-        await broker.aclose()
+    brokers = Brokers()
+    for plugin in PLUGINS:
+        for broker in plugin.brokers(context):
+            context.ports.on_close(broker.aclose)
+            brokers |= dict.fromkeys(broker.schemes, broker)
+    return brokers
 
 
 def target_check(settings: Settings) -> TargetCheck:
     """Return a check that refuses reserved targets and those that can never be delivered to. No I/O."""
-
-    @cache
-    def checks() -> dict[str, Callable[[str], None]]:
-        return {scheme: check for plugin in PLUGINS for scheme, check in plugin.target_checks(settings).items()}
+    from tickwright.outbound import check_address
 
     def check(target: str) -> None:
         parsed = parse_target(target)
@@ -150,8 +151,8 @@ def target_check(settings: Settings) -> TargetCheck:
         if is_internal(parsed, reserved):
             text = f"only Tickwright itself sends to {target}; use an exchange, a queue or a topic without its prefix"
             raise Rejected("destination_reserved", text, field="target")
-        if parsed.scheme in checks():
-            checks()[parsed.scheme](target)
+        if isinstance(parsed, WebTarget):
+            check_address(parsed, settings.targets)
 
     return check
 

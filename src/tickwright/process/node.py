@@ -31,8 +31,6 @@ from tickwright.process.database import Database, translated
 from tickwright.process.health import HealthServer
 from tickwright.process.installation import (
     Installation,
-    build_brokers,
-    close_brokers,
     close_pool,
     open_installation,
     provide,
@@ -171,8 +169,7 @@ def _context(settings: Settings, roles: tuple[str, ...], installation: Installat
     context.ports.put(WorkerSession, session)
     context.ports.put(Leases, Leases(pool, owner=name, terms=terms))
     provide(context)
-    brokers = context.ports.put(Brokers, build_brokers(context))
-    context.ports.on_close(lambda: close_brokers(brokers))
+    context.ports.get(Brokers)  # a mistake in their settings ends the start
     for plugin in PLUGINS:
         for reclaim in plugin.reclaim(context):
             session.on_reclaim(reclaim)

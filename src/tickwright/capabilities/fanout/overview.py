@@ -5,12 +5,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tickwright.domain.errors import TickwrightError
 from tickwright.plugin import Context
 from tickwright.plugin.findings import Finding, role_finding
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewBase, OverviewPart, Rates, Reading, Shown
-from tickwright.ports.broker import Brokers
-from tickwright.ports.transports import TaskTransport
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load, with_shared
 
@@ -84,24 +81,6 @@ def line_of(fanout: FanoutNow) -> str:
 
 
 async def examine(context: Context, alive: Mapping[str, int]) -> list[Finding]:
-    """Find whether entities have a consumer, and whether the queues of a broker are as they should be."""
+    """Find whether entities have a consumer."""
     is_used = await context.pool.fetchval(SQL["is_used"])
-    found = [role_finding(alive, "fanout-consumer", "no entity is polled")] if is_used else []
-    tasks = context.ports.get(TaskTransport)
-    scheme = tasks.destination.partition(":")[0]
-    if scheme == "amqp" and await context.ports.get(Brokers)[scheme].ready():
-        found.append(await _queues(tasks))
-    return found
-
-
-async def _queues(tasks: TaskTransport) -> Finding:
-    try:
-        missing = await tasks.missing()
-    except TickwrightError as error:
-        return Finding("fanout queues", "fail", error.message, "make them as they should be, or use another prefix")
-    if missing is None:
-        return Finding("fanout queues", "ok", "not there yet; the first scheduler or fanout-consumer makes them")
-    if missing:
-        remedy = "start a process with the role fanout-consumer, which makes them"
-        return Finding("fanout queues", "warn", f"missing: {', '.join(missing)}", remedy)
-    return Finding("fanout queues", "ok", "as they should be")
+    return [role_finding(alive, "fanout-consumer", "no entity is polled")] if is_used else []

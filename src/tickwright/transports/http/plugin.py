@@ -1,8 +1,8 @@
 """The plugin of HTTP callbacks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from tickwright.plugin import Context, Plugin, Settings
+from tickwright.plugin import Context, Plugin
 from tickwright.ports.alerts import AlertEndpoints
 from tickwright.ports.broker import Broker
 
@@ -18,13 +18,6 @@ class HttpPlugin(Plugin):
 
         callbacks = HttpBroker(allow=context.settings.targets)
         return callbacks, ReceiverBroker(callbacks, context.ports.get(AlertEndpoints))
-
-    def target_checks(self, settings: Settings) -> Mapping[str, Callable[[str], None]]:
-        """Return the checks that refuse addresses that must not be reached."""
-        from tickwright.transports.http.broker import HttpBroker
-
-        broker = HttpBroker(allow=settings.targets)
-        return dict.fromkeys(broker.schemes, broker.check)
 
 
 PLUGIN = HttpPlugin()

@@ -1,7 +1,7 @@
 """The plugin of Kafka."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +9,7 @@ import msgspec
 from pydantic import Field, SecretStr
 
 from tickwright.plugin import Context, Ownership, Plugin, Settings, SettingsPart
+from tickwright.plugin.findings import Finding, server_finding
 from tickwright.plugin.settings import NAME_PATTERN, text
 from tickwright.ports.broker import Broker
 from tickwright.ports.polls import PollRecord, PositionedLog
@@ -150,6 +151,11 @@ class KafkaPlugin(Plugin):
                 claim=claim,
             ),
         )
+
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> Sequence[Finding]:
+        """Return whether Kafka answers, if it is configured."""
+        brokers = self.brokers(context)
+        return [await server_finding(broker, self.name, "TICKWRIGHT_KAFKA_BOOTSTRAP") for broker in brokers]
 
 
 PLUGIN = KafkaPlugin()

@@ -22,10 +22,6 @@ class PostgresTaskTransport:
     async def prepare(self) -> None:
         """Do nothing: a topic inside PostgreSQL always exists."""
 
-    async def missing(self) -> list[str] | None:
-        """Return an empty list: no queue can be missing."""
-        return []
-
     def queue(self, slots: int) -> "PostgresTaskQueue":
         """Return the queue for one consumer."""
         from tickwright.transports.postgres.broker import PostgresTaskQueue

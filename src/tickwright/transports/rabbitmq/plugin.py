@@ -1,13 +1,14 @@
 """The plugin of RabbitMQ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.plugin import Context, Ownership, Plugin, Settings, SettingsPart
+from tickwright.plugin.findings import Finding, server_finding
 from tickwright.plugin.settings import text
 from tickwright.ports.broker import Broker
 from tickwright.ports.transports import ReportTransport, TaskTransport
@@ -88,6 +89,30 @@ class RabbitPlugin(Plugin):
                 claim=claim,
             ),
         )
+
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> Sequence[Finding]:
+        """Return whether RabbitMQ answers, if it is configured, and whether its queues are as they should be."""
+        url = context.settings.part(RabbitSettings).amqp_url
+        found = [await server_finding(broker, self.name, "TICKWRIGHT_AMQP_URL") for broker in self.brokers(context)]
+        if url is not None and found[0].verdict == "ok":
+            found.append(await _queues(url.get_secret_value(), context.settings.amqp_prefix))
+        return found
+
+
+async def _queues(url: str, prefix: str) -> Finding:
+    from tickwright.transports.rabbitmq.topology import examine, fanout_names
+
+    names, check = fanout_names(prefix), "fanout queues"
+    try:
+        missing = await examine(url, names)
+    except TickwrightError as error:
+        return Finding(check, "fail", error.message, "make them as they should be, or use another prefix")
+    if len(missing) == len(names.queues):
+        return Finding(check, "ok", "not there yet; the first scheduler or fanout-consumer makes them")
+    if missing:
+        remedy = "start a process with the role fanout-consumer, which makes them"
+        return Finding(check, "warn", f"missing: {', '.join(missing)}", remedy)
+    return Finding(check, "ok", "as they should be")
 
 
 def _task_queue(url: str, prefix: str) -> TaskTransport:

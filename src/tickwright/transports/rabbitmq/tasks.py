@@ -53,7 +53,6 @@ from tickwright.transports.rabbitmq.topology import (
     TASK_KEY,
     QueueNames,
     declare,
-    examine,
     fanout_names,
     prepare,
     report_exchanges,
@@ -338,11 +337,6 @@ class RabbitTaskTransport:
     async def prepare(self) -> None:
         """Declare the exchange and the queues if they are missing."""
         await prepare(self._url, self._names)
-
-    async def missing(self) -> list[str] | None:
-        """Return the missing queues; ``None`` if all are missing."""
-        missing = await examine(self._url, self._names)
-        return None if len(missing) == len(self._names.queues) else missing
 
     def queue(self, slots: int) -> RabbitTaskQueue:
         """Return the queue for one consumer."""

@@ -1,13 +1,14 @@
 """The plugin of Redis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from tickwright.domain.errors import Unavailable
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.plugin import Context, Ownership, Plugin, SettingsPart
+from tickwright.plugin.findings import Finding
 from tickwright.ports.fanout import CarryingRunClaims, Marks
 from tickwright.ports.reports import SharedParts
 
@@ -86,6 +87,21 @@ class RedisPlugin(Plugin):
                 claim=claim,
             ),
         )
+
+    async def examine(self, context: Context, alive: Mapping[str, int]) -> Sequence[Finding]:
+        """Return whether Redis, if it is configured, answers and keeps keys."""
+        if context.settings.part(RedisSettings).redis_url is None:
+            return ()
+        from tickwright.transports.redis.connection import RedisClient
+
+        try:
+            await context.ports.get(RedisClient).check()
+        except Unavailable as error:
+            says = f"{error.message}; PostgreSQL decides alone meanwhile, which is slower"
+            return (Finding("redis", "warn", says, "start it, or correct TICKWRIGHT_REDIS_URL"),)
+        except Rejected as error:
+            return (Finding("redis", "fail", error.message, "set it so, or leave TICKWRIGHT_REDIS_URL out"),)
+        return (Finding("redis", "ok", "answers, and evicts nothing"),)
 
 
 PLUGIN = RedisPlugin()

@@ -1,8 +1,8 @@
 """The plugin of WebSocket pushes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from tickwright.plugin import Context, Plugin, Settings
+from tickwright.plugin import Context, Plugin
 from tickwright.ports.broker import Broker
 
 
@@ -16,13 +16,6 @@ class WebSocketPlugin(Plugin):
         from tickwright.transports.websocket.broker import WebSocketBroker
 
         return (WebSocketBroker(allow=context.settings.targets),)
-
-    def target_checks(self, settings: Settings) -> Mapping[str, Callable[[str], None]]:
-        """Return the checks that refuse addresses that must not be reached."""
-        from tickwright.transports.websocket.broker import WebSocketBroker
-
-        broker = WebSocketBroker(allow=settings.targets)
-        return dict.fromkeys(broker.schemes, broker.check)
 
 
 PLUGIN = WebSocketPlugin()
