@@ -18,7 +18,7 @@ from tickwright.capabilities.operations.alerts import alerting
 from tickwright.observe.alerts import Finding
 from tickwright.ports.caller import Role
 from tickwright.ports.task_queue import DeadMessage, Peeked
-from tickwright.ports.views import HIDDEN, Page, UserData, let_see, shown
+from tickwright.ports.views import HIDDEN, Page, UserData, set_sight, shown
 
 CANARY = "canary-7f3a"
 DATA = {"who": CANARY}
@@ -249,11 +249,11 @@ def test_what_is_hidden_is_hidden_at_any_depth_and_nothing_else_changes() -> Non
     """In lists, pages and maps; the value itself stays as it was, for it may be somebody else's too."""
     whole = Page([Note("a", [Note("b")], {"x": Note("c")})], "next")
     assert shown(whole) is whole
-    let_see(allowed=False)
+    set_sight(allowed=False)
     try:
         bare = shown(whole)
     finally:
-        let_see(allowed=True)
+        set_sight(allowed=True)
     one = bare.items[0]
     assert (one.text, one.inner[0].text, one.named["x"].text, bare.next) == (None, None, None, "next")
     assert one.payload_hidden

@@ -19,8 +19,8 @@ PACKAGE = Path(tickwright.__file__).parent
 LIMITS_MIN = {"jobs": 25, "polling": 20, "fanout": 25, "reports": 30, "batches": 15}
 DECISIONS = {
     ("0007-look-ahead-without-a-hold.md", "at most {:,}"): "jobs.worker.claimer.PREFETCH_MAX",
-    ("0008-lanes-and-keyset-bounds.md", "Claims of {:,} rows"): "jobs.worker.claimer.BATCH_MAX",
-    ("0008-lanes-and-keyset-bounds.md", "results of {:,} a statement"): "jobs.worker.result_writer.BATCH_MAX",
+    ("0008-claim-ranges-and-keyset-bounds.md", "Claims of {:,} rows"): "jobs.worker.claimer.BATCH_MAX",
+    ("0008-claim-ranges-and-keyset-bounds.md", "results of {:,} a statement"): "jobs.worker.result_writer.BATCH_MAX",
     ("0019-expressions-have-one-tree.md", "{:,} pieces"): "batches.expressions.allowed.NODES_MAX",
     ("0019-expressions-have-one-tree.md", "{:,} levels"): "batches.expressions.problems.DEPTH_MAX",
     ("0019-expressions-have-one-tree.md", "{:,} elements"): "batches.expressions.allowed.ITEMS_MAX",

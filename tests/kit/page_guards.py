@@ -21,7 +21,7 @@ from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.dashboard import Page
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Role
-from tickwright.ports.views import let_see
+from tickwright.ports.views import set_sight
 from tickwright.process.installation import overview_parts
 from tickwright.rest.problems import problem
 from tickwright.store.bounds import LEAST_S, TookTooLong, within
@@ -243,11 +243,11 @@ async def check_masking_of_problems(_: RunningApi) -> None:
     url = f"https://example.com/{CANARY}"
     error = Rejected("a_code", f"no {url}", field="target", found=[url], number=1)
     whole = json.loads(problem(error)[2])
-    let_see(allowed=True, whole=False)
+    set_sight(allowed=True, whole=False)
     try:
         masked = json.loads(problem(error)[2])
     finally:
-        let_see(allowed=True)
+        set_sight(allowed=True)
     assert (whole["detail"], whole["found"]) == (f"no {url}", [url])
     hidden = {"detail": "no https://example.com/…", "found": ["https://example.com/…"]}
     assert masked == whole | hidden, "masking broken: a problem shows a whole address"

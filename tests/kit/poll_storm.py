@@ -23,7 +23,7 @@ from tickwright.domain.errors import Unavailable
 TRACKERS = 120
 RATE, CONCURRENCY = 80, 10
 LEASE_S = 2.0
-LOOK_S = 0.2
+CHECK_S = 0.2
 WAVE = """
 WITH slot AS (
   INSERT INTO tickwright.poll_slots (slot_id, interval_minutes, next_due_at, prev_due_at)
@@ -111,7 +111,7 @@ class Storm:
             await self.world.pending()
             self.looks += 1
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_S):
                     await self._over.wait()
 
     # ------------------------------------------------------------------ what happens

@@ -163,7 +163,7 @@ class ReportWorld:
         session.on_reclaim(parts.reclaim)
         kept = objects or self.objects
         places = PartStorage(parts, self.shared, kept, probe=probe)
-        wakeups = WakeupListener("report-hearing", self.url if hears else None, "tickwright_reports")
+        wakeups = WakeupListener("report-wakeups", self.url if hears else None, "tickwright_reports")
         terms = {
             name: SourceSettings(url=as_reader(url), connections_max=connections)
             for name, url in (sources or {}).items()

@@ -86,7 +86,7 @@ async def test_the_metrics_of_the_others_are_read(database_url: str) -> None:
     try:
         readings = DatabaseReadings(pool, OverviewParts([Bad(), Good()]))
         for _ in range(2):
-            await readings._ask()
+            await readings._read()
             assert {Sample("bad", 1), Sample("good", 1)} <= set(readings())
         assert Sample("tickwright_readings_ok", 1.0) in readings()
     finally:

@@ -31,7 +31,7 @@ from tickwright.domain.admission import client_of
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.plugin.overview import OverviewParts
 from tickwright.ports.caller import CALLER, Role
-from tickwright.ports.views import let_see
+from tickwright.ports.views import set_sight
 from tickwright.rest.listener import TRANSPORT
 from tickwright.rest.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
 from tickwright.rest.routing import answer, answers
@@ -84,7 +84,7 @@ class Api:
         if "\0" in scope["path"]:
             raise of_status(404, "there is nothing at this path")
         if is_open(scope["method"], scope["path"]):
-            let_see(allowed=True, whole=False)
+            set_sight(allowed=True, whole=False)
         else:
             await self._authenticate(scope)
         with self._bounds(scope["method"], scope["path"]), _counted(scope):
@@ -93,7 +93,7 @@ class Api:
     async def _authenticate(self, scope: Scope) -> None:
         """Authenticate the caller, and set what it sees."""
         caller = scope[CALLER] = await caller_of(self._auth, scope)
-        let_see(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)
+        set_sight(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)
 
     def _bounds(self, method: str, path: str) -> AbstractContextManager[Any]:
         if method not in SAFE_METHODS:
@@ -116,10 +116,10 @@ def _counted(scope: Scope) -> AbstractContextManager[None]:
         return nullcontext()
     caller, transport = scope.get(CALLER), scope.get(TRANSPORT)
     if caller is None:
-        who = f"address:{client_of((scope.get('client') or ('',))[0])}"
+        caller_name = f"address:{client_of((scope.get('client') or ('',))[0])}"
     else:
-        who = caller.name if caller.key_id is None else f"key:{caller.key_id}"
-    return on_behalf_of(who) if transport is None else on_behalf_of(who, transport.is_closing)
+        caller_name = caller.name if caller.key_id is None else f"key:{caller.key_id}"
+    return on_behalf_of(caller_name) if transport is None else on_behalf_of(caller_name, transport.is_closing)
 
 
 class _Guarded:

@@ -86,8 +86,8 @@ def site_of(headers: Headers) -> Site:
     A proxy may have changed ``Host``. A page of another site cannot set ``X-Forwarded-Host`` without a preflight
     request.
     """
-    if said := list(_values(headers, b"sec-fetch-site")):
-        return Site.OURS if set(said) <= _OURS else Site.OTHER
+    if sites := list(_values(headers, b"sec-fetch-site")):
+        return Site.OURS if set(sites) <= _OURS else Site.OTHER
     origins = list(_values(headers, b"origin"))
     if not origins:
         return Site.UNSAID

@@ -40,7 +40,7 @@ from tickwright.ports.caller import Caller, Role
 from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.views import Page, view
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import Id, answer, answers, takes
+from tickwright.rest.routing import Id, accepts, answer, answers
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
@@ -102,7 +102,7 @@ class Sessions:
 
     async def list(self, caller: Caller) -> list[BrowserSessionView]:
         """Return the sessions of the caller's key, or for an admin all sessions, newest first."""
-        rows = await self._pool.fetch(_SQL["list"], _whose(caller))
+        rows = await self._pool.fetch(_SQL["list"], _key_filter(caller))
         return [view(BrowserSessionView, {**row, "current": row["id"] == caller.session_id}) for row in rows]
 
     async def revoke(self, session: int, *, caller: Caller) -> None:
@@ -112,13 +112,13 @@ class Sessions:
             Rejected: ``session_not_found`` (404): the caller has no such session. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
-            key_id = await connection.fetchval(_SQL["revoke"], session, _whose(caller))
+            key_id = await connection.fetchval(_SQL["revoke"], session, _key_filter(caller))
             if key_id is None:
                 raise Rejected("session_not_found", f"there is no session {session} that you may end", status=404)
             await write_audit(connection, caller, "sessions.revoke", f"session:{session}", before={"key_id": key_id})
 
 
-def _whose(caller: Caller) -> int | None:
+def _key_filter(caller: Caller) -> int | None:
     return None if caller.role >= Role.ADMIN else caller.key_id or 0
 
 
@@ -177,7 +177,7 @@ def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIR
     sessions = Sessions(context.pool)
     sign_in = _SignIn(sessions, auth)
 
-    @router.post("/v1/session", **answers(SessionView), **takes(SessionRequest))
+    @router.post("/v1/session", **answers(SessionView), **accepts(SessionRequest))
     async def open_session(request: Request) -> Response:
         """Sign in with an API key: the answer sets a cookie that scripts cannot read, for at most twelve hours."""
         if site_of(request.scope["headers"]) is Site.OTHER:

@@ -149,7 +149,7 @@ def _reached(world: World, execution_id: int, share: float) -> bool:
             return True
         return now.status == "IN_PROGRESS" and (not share or (now.is_planned and now.chunks_done >= share * now.chunks))
 
-    wait_until(there, LEFT_WITHIN_S, f"{share:.0%} of the chunks", look_s=0.005)
+    wait_until(there, LEFT_WITHIN_S, f"{share:.0%} of the chunks", check_s=0.005)
     return world.progress(execution_id).status == "IN_PROGRESS"
 
 

@@ -22,7 +22,7 @@ from tickwright.bench.dashboard_world import Site
 from tickwright.bench.report import Figures
 
 SETTLE_S = 10.0
-LOOK_S = 0.5
+CHECK_S = 0.5
 _TALK = (80877103, 80877104)
 """Requests for TLS and for GSS encryption. Both are declined: what is encrypted cannot be counted."""
 
@@ -59,7 +59,7 @@ def _cost(counter: "Counter", seconds: float) -> Figures:
     last_ms: dict[int, float] = {}
     while (passed_s := time.monotonic() - began_s) < seconds:
         last_ms |= spent_ms(counter.sessions)  # one that ends meanwhile has spent what was seen last
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_S)
     figures = {"statements_per_s": (counter.statements - before) / passed_s}
     if last_ms:
         figures["db_cpu_ms_per_s"] = (sum(last_ms.values()) - sum(first_ms.values())) / passed_s

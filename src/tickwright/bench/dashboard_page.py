@@ -101,7 +101,7 @@ def _cold_load(browser: Any, url: str, key: str, details: dict[str, Any]) -> flo
         page.goto(f"{url}/")
         usable_ms = float(page.evaluate(_USABLE, _WITHIN_MS))
         counted = set(details["first_view_scripts"])
-        wait_until(lambda: counted <= _loaded(page), _BEHIND_S, "the scripts that are counted", look_s=0.1)
+        wait_until(lambda: counted <= _loaded(page), _BEHIND_S, "the scripts that are counted", check_s=0.1)
         details["first_view_not_counted"] = sorted(_loaded(page) - counted)
         return usable_ms
     finally:

@@ -41,8 +41,8 @@ END_TO_END_BARS = {
 }
 ROLES = ("relay", "poll-consumer", "scheduler")
 FRESH_SHARE = 0.1
-LOOK_S = 2.0
-KILL_LOOK_S = 0.25
+CHECK_S = 2.0
+KILL_CHECK_S = 0.25
 LEAD_S = 15.0
 READY_WITHIN_S = 60.0
 SETTLE_MAX_S = 120.0
@@ -183,16 +183,16 @@ def _start(ground: Ground, crew: Crew, terms: KafkaConfig | None, options: argpa
     """Start the roles, the scheduler last, shortly before the first turn."""
     ready = SQL["ready"]
     crew.start("relay")
-    wait_until(lambda: ground.row(ready, crew.replicas)[0], READY_WITHIN_S, "the relay", look_s=KILL_LOOK_S)
+    wait_until(lambda: ground.row(ready, crew.replicas)[0], READY_WITHIN_S, "the relay", check_s=KILL_CHECK_S)
     crew.start("poll-consumer")
-    wait_until(lambda: ground.row(ready, 2 * crew.replicas)[0], READY_WITHIN_S, "consumers", look_s=KILL_LOOK_S)
+    wait_until(lambda: ground.row(ready, 2 * crew.replicas)[0], READY_WITHIN_S, "consumers", check_s=KILL_CHECK_S)
     if terms is not None:
-        wait_until(lambda: ground.row(SQL["assigned"])[0], READY_WITHIN_S, "partitions", look_s=KILL_LOOK_S)
+        wait_until(lambda: ground.row(SQL["assigned"])[0], READY_WITHIN_S, "partitions", check_s=KILL_CHECK_S)
     begin = ground.row(SQL["soon"], LEAD_S)[0]
     uvloop.run(_begin_turns(ground, begin))
     ground.run(SQL["note_first_turns"])
     crew.start("scheduler")
-    wait_until(lambda: ground.row(SQL["selecting"])[0], READY_WITHIN_S, "the selector", look_s=KILL_LOOK_S)
+    wait_until(lambda: ground.row(SQL["selecting"])[0], READY_WITHIN_S, "the selector", check_s=KILL_CHECK_S)
     interval = timedelta(minutes=options.interval_minutes)
     return Window(begin, begin + timedelta(minutes=options.minutes), interval.total_seconds() * FRESH_SHARE)
 
@@ -206,23 +206,23 @@ async def _begin_turns(ground: Ground, begin: datetime) -> None:
 
 
 def _watch(ground: Ground, crew: Crew, window: Window, kill_every_s: int, say: Say) -> list[int]:
-    """Keep the books until the end, kill whom we were told to; return the backlog of polls, every ``LOOK_S``."""
+    """Keep the books until the end, kill whom we were told to; return the backlog of polls, every ``CHECK_S``."""
     waiting: list[int] = []
     looked_s = killed_s = time.monotonic()
     between_s = kill_every_s / len(ROLES)
     while (left_s := ground.row(SQL["seconds_until"], window.end)[0]) > 0:
         crew.check()
         now_s = time.monotonic()
-        if now_s - looked_s >= LOOK_S:
-            looked_s += LOOK_S
+        if now_s - looked_s >= CHECK_S:
+            looked_s += CHECK_S
             ground.run(SQL["note_outbox"])
             if left_s <= window.seconds:
                 waiting.append(ground.row(SQL["backlog"], window.begin)[0])
         if kill_every_s and left_s <= window.seconds and now_s - killed_s >= between_s:
             killed_s = now_s
             crew.kill_next()
-        time.sleep(min(KILL_LOOK_S, left_s))
-    say(f"backlog every {LOOK_S:.0f} s: {waiting}; {crew.killed} killed")
+        time.sleep(min(KILL_CHECK_S, left_s))
+    say(f"backlog every {CHECK_S:.0f} s: {waiting}; {crew.killed} killed")
     return waiting
 
 

@@ -32,7 +32,7 @@ WITHIN_S = 120.0
 REPORTED_S = 11.0
 """After which every connection has told the server's statistics what it did."""
 
-_LOOK_S = 0.02
+_CHECK_S = 0.02
 
 Say = Callable[[str], None]
 
@@ -104,7 +104,7 @@ async def _full(queue: TaskQueue, messages: int) -> None:
     async def full() -> bool:
         return (await queue.waiting())[0] >= messages
 
-    await until(full, WITHIN_S, f"{messages:,} messages in the queue", look_s=_LOOK_S)
+    await until(full, WITHIN_S, f"{messages:,} messages in the queue", check_s=_CHECK_S)
 
 
 def _touches(ground: Ground) -> Counter[str]:

@@ -22,7 +22,7 @@ MODULE = "LOCATIONS"
 WINDOW_S = 3600
 TIMEOUT_MS = 60_000
 READ_SILENCE_S = 20.0
-LOOK_S = 0.05
+CHECK_S = 0.05
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class TaskQueue:
             await self._channel.exchange_delete(exchange)
 
 
-async def until(look: Callable[[], Awaitable[T]], within_s: float, what: str, *, look_s: float = LOOK_S) -> T:
+async def until(look: Callable[[], Awaitable[T]], within_s: float, what: str, *, check_s: float = CHECK_S) -> T:
     """Return the first true value of ``look``.
 
     Raises:
@@ -110,7 +110,7 @@ async def until(look: Callable[[], Awaitable[T]], within_s: float, what: str, *,
     while not (value := await look()):
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"waited {within_s} s for {what}")
-        await asyncio.sleep(look_s)
+        await asyncio.sleep(check_s)
     return value
 
 

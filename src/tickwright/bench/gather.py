@@ -39,7 +39,7 @@ ROWS = 10_000
 RUNS = 5
 CROWD, CROWD_ROWS = 200, 500
 IDLE_S = 5.0
-MEMORY_LOOK_S = 0.1
+MEMORY_CHECK_S = 0.1
 _SQL = load("tickwright.bench.sql", "gather.sql")
 
 Say = Callable[[str], None]
@@ -143,7 +143,7 @@ async def _crowd(desk: Desk, servers: Servers, pid: int, reports: int, say: Say)
         raise RuntimeError(f"{done} are done, {whole} of them whole")
     last_s = max(one.after_s for one in seen)
     before_s, began_s = _cpu_s(pid), time.monotonic()
-    wait_until(lambda: time.monotonic() - began_s >= IDLE_S, IDLE_S + 1, "the time to pass", look_s=0.5)
+    wait_until(lambda: time.monotonic() - began_s >= IDLE_S, IDLE_S + 1, "the time to pass", check_s=0.5)
     idle = (_cpu_s(pid) - before_s) / (time.monotonic() - began_s)
     say(f"{done} of {reports} done within {last_s:.1f} s, {len(LISTENERS) * reports} parts; idle cpu share {idle:.3f}")
     return {
@@ -175,7 +175,7 @@ async def _peak_bytes(pid: int) -> int:
     try:
         while True:
             peak = max(peak, sum(map(_held_bytes, _family(pid))))
-            await asyncio.sleep(MEMORY_LOOK_S)
+            await asyncio.sleep(MEMORY_CHECK_S)
     except asyncio.CancelledError:
         return peak
 

@@ -13,7 +13,7 @@ import aiohttp
 
 from tickwright.bench.ground import Ground, wait_until
 
-LOOK_S, CROWD_LOOK_S = 0.01, 0.5
+CHECK_S, CROWD_CHECK_S = 0.01, 0.5
 OVER_WITHIN_S = 900.0
 _OVER = frozenset({"finished", "failed", "cancelled"})
 
@@ -33,9 +33,9 @@ class Desk:
         self._http = http
 
     async def ask(
-        self, kind: str, conditions: Mapping[str, Any], *, requester: str = "bench", look_s: float = LOOK_S
+        self, kind: str, conditions: Mapping[str, Any], *, requester: str = "bench", check_s: float = CHECK_S
     ) -> Seen:
-        """Ask for one report and wait until it is over, looking every ``look_s``."""
+        """Ask for one report and wait until it is over, looking every ``check_s``."""
         began_s = time.monotonic()
         body = {"type": kind, "conditions": conditions, "requester": requester}
         async with self._http.post("/v1/reports", json=body) as answer:
@@ -50,11 +50,11 @@ class Desk:
                 return Seen(record, after_s)
             if after_s > OVER_WITHIN_S:
                 raise RuntimeError(f"report {report_id} is {record['status']} after {OVER_WITHIN_S} s")
-            await asyncio.sleep(look_s)
+            await asyncio.sleep(check_s)
 
     async def ask_many(self, kind: str, conditions: Sequence[Mapping[str, Any]]) -> list[Seen]:
         """Ask for all of them at once; seldom enough that the asking is not what is measured."""
-        asking = (self.ask(kind, one, requester=f"user{n}", look_s=CROWD_LOOK_S) for n, one in enumerate(conditions))
+        asking = (self.ask(kind, one, requester=f"user{n}", check_s=CROWD_CHECK_S) for n, one in enumerate(conditions))
         return await asyncio.gather(*asking)
 
     async def lines(self, report_id: int) -> int:

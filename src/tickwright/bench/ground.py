@@ -47,7 +47,7 @@ SHOWN = (
 )
 DATABASE = f"tickwright_bench_{os.getpid()}"
 READER = "tickwright_bench_reader"
-LOOK_S = 0.02
+CHECK_S = 0.02
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -266,11 +266,11 @@ def _pgbench() -> Path:
     raise RuntimeError("pgbench is missing: it measures the limit that the figures are compared with")
 
 
-def wait_until(there: Callable[[], Any], within_s: float, what: str, *, look_s: float = LOOK_S) -> Any:
+def wait_until(there: Callable[[], Any], within_s: float, what: str, *, check_s: float = CHECK_S) -> Any:
     """Return the first true value of ``there``."""
     deadline = time.monotonic() + within_s
     while not (value := there()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {within_s} s for {what}")
-        time.sleep(look_s)
+        time.sleep(check_s)
     return value

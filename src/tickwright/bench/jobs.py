@@ -28,7 +28,7 @@ BARS = {
 }
 CALLERS = 16
 STATEMENTS = 3000
-LOOK_S = 0.01
+CHECK_S = 0.01
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -116,10 +116,10 @@ def let_drain(ground: Ground, jobs: int, task_type: str = "noop", within_s: floa
     """
     first, last = ground.one(SQL["due_first"], task_type), ground.one(SQL["due_last"], task_type)
     ground.enable(task_type)
-    wait_until(lambda: not ground.one(SQL["is_pending"], first), within_s, "the first claim", look_s=LOOK_S)
+    wait_until(lambda: not ground.one(SQL["is_pending"], first), within_s, "the first claim", check_s=CHECK_S)
     started = time.perf_counter()
-    wait_until(lambda: not ground.one(SQL["is_there"], last), within_s, "the job that is due last", look_s=LOOK_S)
-    wait_until(lambda: ground.left(task_type) == 0, within_s, "the drain", look_s=LOOK_S)
+    wait_until(lambda: not ground.one(SQL["is_there"], last), within_s, "the job that is due last", check_s=CHECK_S)
+    wait_until(lambda: ground.left(task_type) == 0, within_s, "the drain", check_s=CHECK_S)
     return jobs / (time.perf_counter() - started)
 
 

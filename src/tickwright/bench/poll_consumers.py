@@ -20,7 +20,7 @@ SQL = load("tickwright.bench.sql", "polling.sql")
 TRACKERS_PER_POLL = 5
 """Of a world that is made for this alone."""
 
-LOOK_S = 0.25
+CHECK_S = 0.25
 RELAYED_WITHIN_S = 120.0
 DONE_WITHIN_S = 300.0
 
@@ -68,10 +68,12 @@ def _rate(ground: Ground, environment: Mapping[str, str], polls: int, *, minutes
     ground.run("TRUNCATE tickwright.scheduler_outbox, tickwright.poll_queue")
     filled = ground.row(SQL["fill_polls"], polls, minutes_ago)
     relay = ground.launch("relay", environment=environment)
-    wait_until(lambda: ground.row(SQL["relayed"])[0], RELAYED_WITHIN_S, "the relay", look_s=LOOK_S)
+    wait_until(lambda: ground.row(SQL["relayed"])[0], RELAYED_WITHIN_S, "the relay", check_s=CHECK_S)
     ground.stop_one(relay)
     consumer = ground.launch("poll-consumer", environment=environment)
-    wait_until(lambda: ground.row(SQL["done_of"], filled[1])[0] >= filled[0], DONE_WITHIN_S, "the polls", look_s=LOOK_S)
+    wait_until(
+        lambda: ground.row(SQL["done_of"], filled[1])[0] >= filled[0], DONE_WITHIN_S, "the polls", check_s=CHECK_S
+    )
     ground.stop_one(consumer)
     done, seconds = ground.row(SQL["done_of"], filled[1])
     if done != filled[0]:

@@ -20,7 +20,7 @@ from tickwright.transports.kafka.transactions import KafkaLog
 
 SQL = load("tickwright.bench.sql", "polling.sql")
 ROWS = 600
-LOOK_S = 0.02
+CHECK_S = 0.02
 WARM_ROWS = 2
 """Published before the clock starts: the relay has then made its topics, opened the log and committed once."""
 
@@ -64,7 +64,7 @@ async def _publish(pool: Pool, partner: int, account: int, *, first_row: int, ro
     await pool.execute(SQL["fill_outbox"], rows, partner, account, first_row)
     started = time.perf_counter()
     while await pool.fetchval(SQL["unpublished"]):  # noqa: ASYNC110  nobody tells who only looks
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_S)
     return time.perf_counter() - started
 
 

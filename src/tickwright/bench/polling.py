@@ -140,7 +140,7 @@ def _detect(
     scheduler.wait()
     started = time.perf_counter()
     firing = "SELECT count(*) FROM tickwright.alerts WHERE rule = 'scheduler_stopped' AND state = 'firing'"
-    wait_until(lambda: ground.one(firing), 180, "the alert", look_s=0.2)
+    wait_until(lambda: ground.one(firing), 180, "the alert", check_s=0.2)
     took_s = time.perf_counter() - started
     ground.stop()
     return {"detect_stopped_s": took_s}

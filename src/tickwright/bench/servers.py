@@ -22,7 +22,7 @@ from tickwright.domain.errors import Rejected
 INSTALL = "apt-get install rabbitmq-server redis-server"
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0
-LOOK_S = 0.05
+CHECK_S = 0.05
 _RABBIT_PROGRAMS = Path("/usr/lib/rabbitmq/bin")  # where Debian has them; those on the path change the user
 _AMQP_GREETING = b"AMQP\x00\x00\x09\x01"
 
@@ -165,7 +165,7 @@ def _wait_for(port: int, greeting: bytes, child: "subprocess.Popen[bytes]", log:
             link.sendall(greeting)
             if link.recv(1):
                 return
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_S)
     raise RuntimeError(f"a server did not start: {log.read_text(errors='replace')[-2000:]}")
 
 

@@ -50,7 +50,7 @@ def migrate(
     from tickwright.cli.kit.output import show_answer, write
     from tickwright.process.database import open_database
     from tickwright.process.settings import load_settings
-    from tickwright.store.migrate import migrate as bring_forward
+    from tickwright.store.migrate import migrate as migrate_database
     from tickwright.store.migrate import migration_sql
 
     if sql:
@@ -64,7 +64,7 @@ def migrate(
                     "direct_url_needed",
                     "TICKWRIGHT_DATABASE_URL goes through a pooler; set TICKWRIGHT_DIRECT_DATABASE_URL for migrations",
                 )
-            return await asyncio.to_thread(bring_forward, database.direct_url)
+            return await asyncio.to_thread(migrate_database, database.direct_url)
 
     show_answer({"revision": asyncio.run(work())}, as_json=as_json, sentence=lambda a: f"schema {a['revision']}")
 
@@ -137,8 +137,8 @@ def bench(
 
 
 def top(
-    every: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two refreshes.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
     as_json: Json = False,
 ) -> None:
     """Watch what is due, running, done and late."""

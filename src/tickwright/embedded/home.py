@@ -229,7 +229,7 @@ class Home:
             os.close(descriptor)
             raise Rejected("embedded_home_unsafe", f"{path} is a hard link to another file: remove it.")
         owner = self.path.stat()
-        _hand_over(descriptor, owner.st_uid, owner.st_gid)
+        _change_owner(descriptor, owner.st_uid, owner.st_gid)
         return descriptor
 
     def make_socket_folder(self) -> None:
@@ -245,7 +245,7 @@ class Home:
         except OSError as error:
             raise _unsafe_folder(folder) from error
         try:
-            _hand_over(descriptor, self.account.uid, self.account.gid)
+            _change_owner(descriptor, self.account.uid, self.account.gid)
             found = os.fstat(descriptor)
             if found.st_uid != self.account.uid or stat.S_IMODE(found.st_mode) & 0o077:
                 raise _unsafe_folder(folder)
@@ -319,7 +319,7 @@ def open_home(path: Path) -> Home:
     return Home(home, account_for(home))
 
 
-def _hand_over(descriptor: int, uid: int, gid: int) -> None:
+def _change_owner(descriptor: int, uid: int, gid: int) -> None:
     if os.geteuid() == 0 and uid != 0 and os.fstat(descriptor).st_uid == 0:
         os.fchown(descriptor, uid, gid)
 

@@ -117,13 +117,13 @@ class BatchedImport(ABC, Generic[T]):
                 else:
                     await self._take(line)
                     if self._full:
-                        await self._hand_over(finished=False)
+                        await self._import_collected(finished=False)
                 if not self.result.lines % TURN_LINES:
                     await asyncio.sleep(0)  # lets the other requests of this process run
             await asyncio.sleep(0)
         for line in splitter.end():
             await self._take(line)
-        await self._hand_over(finished=True)
+        await self._import_collected(finished=True)
 
     async def _take(self, line: bytes | None) -> None:
         self.result.lines += 1
@@ -142,7 +142,7 @@ class BatchedImport(ABC, Generic[T]):
             self._batch.append(thing)
             self._batch_bytes += len(line)
 
-    async def _hand_over(self, *, finished: bool) -> None:
+    async def _import_collected(self, *, finished: bool) -> None:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
         await self._commit(batch, self.result.lines, finished=finished)
 

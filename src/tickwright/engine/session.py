@@ -30,7 +30,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.facts import Facts
 from tickwright.engine.service import LoopService
 from tickwright.engine.table_locks import TableLocks
-from tickwright.ports.ids import hear_database, monotonic
+from tickwright.ports.ids import monotonic, record_database_time
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Gate, Reclaim
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, RoundTrips, enter_timeline, slowness
@@ -121,7 +121,7 @@ class WorkerSession(LoopService):
         sent_s = monotonic()
         values = self._name, self._roles, self._version, self.terms.ttl, self._facts_json()
         row = await self._fetchrow(_SQL["open_session"], *values)
-        hear_database(row["now_s"])
+        record_database_time(row["now_s"])
         self._token, self._renewed_s, self._expiry_s = row["id"], sent_s, sent_s
         _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
 
@@ -267,7 +267,7 @@ class WorkerSession(LoopService):
             self._lose("declared lost by another worker")
             return
         self._renewed_s = sent_s
-        hear_database(row["now_s"])
+        record_database_time(row["now_s"])
         if row["drain"]:
             self.drain_requested.set()
         if not row["timeline_known"]:

@@ -20,7 +20,7 @@ from tickwright.store.queries import load
 
 _SQL = load("tickwright.engine.sql", "wakeup.sql")
 RECONNECT_S = 1.0
-ASK_S = 5.0
+QUERY_S = 5.0
 CLOSE_S = 2.0
 _NO_CHANNELS: Mapping[str, Callable[[str], None]] = MappingProxyType({})
 
@@ -193,22 +193,22 @@ class ArmedWakeup:
         """
         if self.armed:
             return "kept"
-        if await self._ask("arm"):
+        if await self._query("arm"):
             self.armed = True
             return "new"
-        return "kept" if await self._ask("others_sleep") else "refused"
+        return "kept" if await self._query("others_sleep") else "refused"
 
     async def disarm(self) -> None:
         """Let inserts skip the notification: this loop is awake."""
         if self.armed:
             self.armed = False
-            await self._ask("disarm")
+            await self._query("disarm")
 
-    async def _ask(self, query: str) -> bool:
+    async def _query(self, query: str) -> bool:
         async with self._using:
             if self._connection is None:
                 return False
             try:
-                return bool(await self._connection.fetchval(_SQL[query], *self._lock, timeout=ASK_S))
+                return bool(await self._connection.fetchval(_SQL[query], *self._lock, timeout=QUERY_S))
             except UNAVAILABLE:
                 return False

@@ -75,8 +75,8 @@ def _cut(text: str) -> str:
     without an end before the cut ends there.
     """
     longest = max((len(one.encode("utf-8", "surrogatepass")) for one in _known), default=0)
-    looked_through = text[: MASKED_CHARS_MAX + GROWTH_MAX * longest]
-    beginning = mask_secrets(looked_through, _known, until=MASKED_CHARS_MAX)
+    searched = text[: MASKED_CHARS_MAX + GROWTH_MAX * longest]
+    beginning = mask_secrets(searched, _known, until=MASKED_CHARS_MAX)
     beginning = _URL_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning)
     beginning = _masked(_DSN_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning))
     return beginning[:-_SHAPE_CHARS] + "…"

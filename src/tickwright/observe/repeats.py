@@ -52,18 +52,18 @@ class Repeats:
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._said: dict[Hashable, tuple[float, int]] = {}
+        self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def times(self, key: Hashable) -> int:
         """Return how many lines the next one of ``key`` represents; 0: do not log it."""
         now = self._clock()
-        said_s, held_back = self._said.get(key, (float("-inf"), 0))
-        if now - said_s < EVERY_S:
-            self._said[key] = said_s, held_back + 1
+        logged_s, held_back = self._logged.get(key, (float("-inf"), 0))
+        if now - logged_s < EVERY_S:
+            self._logged[key] = logged_s, held_back + 1
             return 0
-        if len(self._said) >= KEYS_MAX:
-            self._said.clear()
-        self._said[key] = now, 0
+        if len(self._logged) >= KEYS_MAX:
+            self._logged.clear()
+        self._logged[key] = now, 0
         return held_back + 1
 
     def __call__(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

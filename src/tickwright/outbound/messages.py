@@ -60,7 +60,7 @@ def _hidden(path: str) -> set[str]:
     return {
         *(part for part in parts if len(part) > 1),
         *(tail for tail in tails if len(tail) > VALUE_CHARS_MIN),
-        *filter(_is_no_word, _parts([*segments, *named])),
+        *filter(_may_be_secret, _parts([*segments, *named])),
     }
 
 
@@ -68,7 +68,7 @@ def _parts(texts: list[str]) -> list[str]:
     return [*texts, *(part for text in texts for part in _BETWEEN.split(text))]
 
 
-def _is_no_word(segment: str) -> bool:
+def _may_be_secret(segment: str) -> bool:
     return len(segment) >= 16 or (len(segment) >= 8 and any(map(str.isdigit, segment)))
 
 

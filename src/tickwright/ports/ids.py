@@ -30,7 +30,7 @@ class _Wall:
     ahead_s: float | None = None
 
 
-def hear_database(now_s: float) -> None:
+def record_database_time(now_s: float) -> None:
     """Record the database's time from an answer that has just arrived."""
     _Wall.ahead_s = now_s - monotonic()
 

@@ -80,7 +80,7 @@ class UserData:
     USER_DATA: ClassVar[tuple[str, ...]] = ()
 
 
-class Doors:
+class AccessGranting:
     """A struct with addresses or headers that may grant access to their readers; operators see them unmasked."""
 
     __slots__ = ()
@@ -96,7 +96,7 @@ class Link:
     __slots__ = ()
 
 
-def let_see(*, allowed: bool, whole: bool = True) -> None:
+def set_sight(*, allowed: bool, whole: bool = True) -> None:
     """Set what the caller of this request sees: user data (``allowed``), and complete addresses (``whole``)."""
     _sight.set(Sight(allowed, whole))
 
@@ -106,7 +106,7 @@ def sight() -> Sight:
     return _sight.get()
 
 
-def sees() -> bool:
+def sees_user_data() -> bool:
     """Return whether the caller of this request sees user data; for code that reads it without showing it."""
     return _sight.get().data
 
@@ -135,4 +135,4 @@ def _without(value: Any, seen: Sight) -> Any:
     if isinstance(value, UserData) and not seen.data:
         fields |= {**dict.fromkeys(value.USER_DATA), HIDDEN: True}
     copy = msgspec.structs.replace(value, **fields)
-    return copy.masked() if isinstance(copy, Doors) and not seen.whole else copy
+    return copy.masked() if isinstance(copy, AccessGranting) and not seen.whole else copy

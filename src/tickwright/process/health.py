@@ -39,25 +39,25 @@ class DatabaseCheck:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._asking: asyncio.Task[bool] | None = None
+        self._checking: asyncio.Task[bool] | None = None
         self._answer, self._answered_s, self._well_s = False, float("-inf"), float("-inf")
 
     async def answers(self) -> bool:
         """Query the database, unless that is recent or in progress."""
         if monotonic() - self._answered_s < REMEMBER_S:
             return self._answer
-        asking = self._asking
-        if asking is None or asking.done():
-            asking = self._asking = asyncio.create_task(self._ask())
-        done, _ = await asyncio.wait({asking}, timeout=ANSWER_S)  # a hanging connection must not block the probe
-        self._answer = asking.result() if done else self._is_slow_only()
+        checking = self._checking
+        if checking is None or checking.done():
+            checking = self._checking = asyncio.create_task(self._query())
+        done, _ = await asyncio.wait({checking}, timeout=ANSWER_S)  # a hanging connection must not block the probe
+        self._answer = checking.result() if done else self._is_slow_only()
         self._answered_s = monotonic()
         return self._answer
 
     def _is_slow_only(self) -> bool:
         return RoundTrips.complaint() is not None and monotonic() - self._well_s < SLOW_ANSWER_S
 
-    async def _ask(self) -> bool:
+    async def _query(self) -> bool:
         within_s = SLOW_ANSWER_S if RoundTrips.complaint() else ANSWER_S
         try:
             answered = bool(await self._pool.fetchval(_SQL["ping"], timeout=within_s))
@@ -147,7 +147,7 @@ class HealthServer(LoopService):
             "status": "ready" if ready else "not_ready",
             "database": NO_ROOM
             if not has_room
-            else TableLocks.operator_message() or slowness() or _said(answers=database),
+            else TableLocks.operator_message() or slowness() or _database_message(answers=database),
             "services": [
                 {
                     "name": state.name,
@@ -165,7 +165,7 @@ class HealthServer(LoopService):
         return 200, await self._metrics()
 
 
-def _said(*, answers: bool) -> str:
+def _database_message(*, answers: bool) -> str:
     return "ok" if answers else "no answer within a second"
 
 

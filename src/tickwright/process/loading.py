@@ -47,8 +47,8 @@ def load_settings_with_app(**given: Any) -> Settings:
     if settings.app is None:
         return settings
     own = getattr(load_app(settings.app), "own_settings", {})
-    said = {name: value for name, value in given.items() if value is not None}
-    return load_settings(**{**own, **said, "app": settings.app})
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return load_settings(**{**own, **chosen, "app": settings.app})
 
 
 def registered_by(name: str | None) -> Registrations:

@@ -20,12 +20,12 @@ def stop_on_signals(request: Callable[[], None]) -> Iterator[None]:
     """
     loop = asyncio.get_running_loop()
 
-    def heard(number: signal.Signals) -> None:
+    def received(number: signal.Signals) -> None:
         _log.info("signal.received", signal=number.name)
         request()
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, heard, number)
+        loop.add_signal_handler(number, received, number)
     try:
         yield
     finally:

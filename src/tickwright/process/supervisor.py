@@ -102,7 +102,7 @@ class _Runner:
         try:
             await self.service.run()
         except BaseException as error:  # a loop must not end by an unexpected error
-            if isinstance(error, (SystemExit, KeyboardInterrupt)) or _is_asked_to_end(error):
+            if isinstance(error, (SystemExit, KeyboardInterrupt)) or _is_exit(error):
                 raise
             self.last_error = repr(error)[:500]
             _log.exception("service.crashed", service=self.service.name)
@@ -182,12 +182,12 @@ class Supervisor:
         for runner in self._runners:
             runner.task = asyncio.create_task(runner.run(), name=f"service:{runner.service.name}")
         try:
-            await self._until_asked()
+            await self._until_quiesce()
             await self._quiesce()
         finally:
             await self._stop()
 
-    async def _until_asked(self) -> None:
+    async def _until_quiesce(self) -> None:
         tasks = {runner.task for runner in self._runners if runner.task is not None}
         asked = asyncio.create_task(self._quiesce_asked.wait())
         ended = asyncio.create_task(asyncio.wait(tasks)) if tasks else asked
@@ -221,6 +221,6 @@ class Supervisor:
         _log.info("supervisor.stopped")
 
 
-def _is_asked_to_end(error: BaseException) -> bool:
+def _is_exit(error: BaseException) -> bool:
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -36,8 +36,8 @@ class DatabaseReadings:
         self._samples: dict[OverviewPart, list[Sample]] = {}
         self._isolation = Isolation("metrics.part_failed", UNAVAILABLE)
         self._fresh = False
-        self._asked_s = float("-inf")
-        self._asking: asyncio.Task[None] | None = None
+        self._read_s = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
 
     def __call__(self) -> Sequence[Sample]:
         """Return the last values."""
@@ -47,21 +47,21 @@ class DatabaseReadings:
 
     async def refresh(self) -> None:
         """Query the database, unless that is recent or in progress; returns within about a second."""
-        if monotonic() - self._asked_s < REMEMBER_S:
+        if monotonic() - self._read_s < REMEMBER_S:
             return
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
-        done, _ = await asyncio.wait({self._asking}, timeout=ANSWER_S)  # a hanging connection must not block the page
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        done, _ = await asyncio.wait({self._reading}, timeout=ANSWER_S)  # a hanging connection must not block the page
         if not done:
             self._fresh = False
 
-    async def _ask(self) -> None:
+    async def _read(self) -> None:
         try:
             async with self._pool.acquire() as connection:
                 for part in self._parts:
                     with self._isolation.part(part.name):
                         self._samples[part] = list(await part.gauges(connection))
-            self._fresh, self._asked_s = True, monotonic()
+            self._fresh, self._read_s = True, monotonic()
         except Exception as error:  # noqa: BLE001  nothing awaits this task
             self._fresh = False
             _log.warning("metrics.database_unavailable", error=repr(error))

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.task_queue import DeadMessagesRequest, DeadMessagesRequeued
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import Limit, answer, answers, takes
+from tickwright.rest.routing import Limit, accepts, answer, answers
 
 
 class DeadLetters(Protocol):
@@ -54,7 +54,7 @@ def add_dead_letters(
         **requeuing._asdict(),
         tags=tags,
         **answers(DeadMessagesRequeued),
-        **takes(DeadMessagesRequest),
+        **accepts(DeadMessagesRequest),
     )
     async def requeue(request: Request, caller: operator) -> Response:
         body = await gate.read(request, DeadMessagesRequest)

@@ -73,7 +73,7 @@ _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = 
         (asyncpg.ProgramLimitExceededError, NotificationQueueFullError),
         Unavailable(
             "database_limit_reached",
-            "the database has reached a limit of its own, such as a full queue of notifications; look at the alerts",
+            "the database has reached a limit of its own, such as a full queue of notifications; see the alerts",
         ),
     ),
     (_BUSY, Unavailable("busy", "another client holds what this needs; try again")),

@@ -34,7 +34,7 @@ def answers(kind: Any, *statuses: int) -> dict[str, Any]:
     return {"responses": {status: {"description": "Done", "content": content} for status in statuses or (200,)}}
 
 
-def takes(kind: Any, *, required: bool = True) -> dict[str, Any]:
+def accepts(kind: Any, *, required: bool = True) -> dict[str, Any]:
     """Return the keyword arguments that document a route's body."""
     body = {"required": required, "content": {"application/json": {"schema": schema_of(kind)}}}
     return {"openapi_extra": {"requestBody": body}}

@@ -111,7 +111,7 @@ def read_header(path: Path) -> Header:
     if not found[separator]:
         raise Rejected("source_refused", f"{path.name}, line 1: there is no header that names the columns")
     _check_count(path, len(found[separator]))
-    return Header(separator, tuple(_told_apart(found[separator])))
+    return Header(separator, tuple(_distinct(found[separator])))
 
 
 def _check_count(path: Path, columns: int) -> None:
@@ -132,7 +132,7 @@ def _first_record(text: str, separator: str, *, whole: bool) -> list[str]:
         return first
 
 
-def _told_apart(names: list[str]) -> Iterator[str]:
+def _distinct(names: list[str]) -> Iterator[str]:
     seen: set[str] = set()
     suffixes: Counter[str] = Counter()
     for number, name in enumerate(names):

@@ -11,7 +11,7 @@ import msgspec
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_json
 from tickwright.ports.caller import Caller
-from tickwright.ports.views import Doors
+from tickwright.ports.views import AccessGranting
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -142,7 +142,7 @@ class AuditedRows(Generic[V]):
 
 
 def _json(value: Any) -> str | None:
-    if isinstance(value, Doors):
+    if isinstance(value, AccessGranting):
         value = value.masked()
     if value is None:
         return None

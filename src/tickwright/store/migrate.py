@@ -58,7 +58,7 @@ def migrate(url: str) -> str:
     for _ in range(LOCK_TRIES_MAX):
         with suppress(_LockNotAvailable):
             return _migrate_once(engine, url)
-    raise Contended("migration_locked", "a table stayed locked; look for a long transaction and try again")
+    raise Contended("migration_locked", "a table stayed locked; find the long transaction, end it, and try again")
 
 
 def migration_sql() -> str:

@@ -43,7 +43,7 @@ async def test_a_page_that_finds_nothing_says_where_it_stopped(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks at a bounded number of lines, and its cursor leads on to older ones, under this filter only."""
-    monkeypatch.setattr(operations, "AUDIT_LOOKED_MAX", 5)
+    monkeypatch.setattr(operations, "AUDIT_ROWS_SEARCHED_MAX", 5)
     await api.pool.execute(LINE, "bob", "jobs.cancel", "old")
     for number in range(7):
         await api.pool.execute(LINE, "ann", "jobs.cancel", f"{number}")

@@ -200,7 +200,7 @@ async def test_a_destination_says_whether_it_flows_waits_or_is_stuck(api: Runnin
 
 async def test_what_is_counted_of_a_destination_has_a_bound(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them together; from the bound on it is that many or more."""
-    monkeypatch.setattr(operator_desk, "ROWS_LOOKED_MAX", 10)
+    monkeypatch.setattr(operator_desk, "ROWS_SEARCHED_MAX", 10)
     await waits(api, "pg:a", 50)
     await waits(api, "pg:b", 1)
     found = await destinations(api)

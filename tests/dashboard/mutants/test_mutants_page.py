@@ -77,7 +77,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ),
     (
         "everybody's sessions are anybody's",
-        sessions._whose,
+        sessions._key_filter,
         "caller.role >= Role.ADMIN",
         "True",
         checks.check_sessions_are_their_keys,
@@ -107,7 +107,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     (
         "all see data of users",
         app.Api._authenticate,
-        "let_see(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)",
+        "set_sight(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)",
         "pass",
         checks.check_hiding,
     ),
@@ -120,7 +120,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ),
     (
         "addresses are shown whole",
-        user_data.let_see,
+        user_data.set_sight,
         "Sight(allowed, whole)",
         "Sight(allowed, True)",
         checks.check_masking,
@@ -149,7 +149,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("a bound outlives its request", bounds.within, "bound.over = True", "pass", checks.check_what_outlives_is_free),
     (
         "every caller looks",
-        Snapshots._look_if_due,
+        Snapshots._refresh_if_due,
         "if monotonic() - self._refreshed_s >= self._rest_s",
         "if True",
         checks.check_one_look_for_all,

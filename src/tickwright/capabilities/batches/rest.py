@@ -32,9 +32,9 @@ from tickwright.capabilities.batches.views import (
 )
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.views import Explanation, Page, sees
+from tickwright.ports.views import Explanation, Page, sees_user_data
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import Cursor, Id, Instant, Limit, answer, answers, takes
+from tickwright.rest.routing import Cursor, Id, Instant, Limit, accepts, answer, answers
 
 Name = Annotated[str, Path(min_length=1, max_length=100)]
 Version = Annotated[int, Path(ge=1, le=2**31 - 1)]
@@ -72,8 +72,8 @@ def campaign_routes(service: CampaignsService, gate: Gate) -> APIRouter:
 def _add_definitions(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
     campaigns = service.campaigns
-    created = {**answers(BatchDetail, 201), **takes(dict[str, Any])}
-    stored = {**answers(StoredCampaign, 200, 201), **takes(dict[str, Any])}
+    created = {**answers(BatchDetail, 201), **accepts(dict[str, Any])}
+    stored = {**answers(StoredCampaign, 200, 201), **accepts(dict[str, Any])}
 
     @router.post("/v1/campaigns", tags=_CAMPAIGNS, status_code=201, **created)
     async def create_campaign(request: Request, caller: admin) -> Response:
@@ -105,8 +105,8 @@ def _add_checks(router: APIRouter, service: CampaignsService, gate: Gate) -> Non
     admin = [Depends(gate.allow(Role.ADMIN))]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
     campaigns = service.campaigns
-    checked, tried_unsaved = ({**answers(struct), **takes(dict[str, Any])} for struct in (CheckedCampaign, DryRun))
-    tried = {**answers(DryRun), **takes(dict[str, Any], required=False)}
+    checked, tried_unsaved = ({**answers(struct), **accepts(dict[str, Any])} for struct in (CheckedCampaign, DryRun))
+    tried = {**answers(DryRun), **accepts(dict[str, Any], required=False)}
 
     @router.post("/v1/campaigns:check", tags=_CAMPAIGNS, dependencies=admin, **checked)
     async def check_campaign(request: Request) -> Response:
@@ -126,7 +126,7 @@ def _add_checks(router: APIRouter, service: CampaignsService, gate: Gate) -> Non
         admin may read another audience.
         """
         changes = await gate.read(request, dict[str, Any], default=_NO_CHANGES)
-        if changes and not sees():  # the count of any condition reveals data of clients
+        if changes and not sees_user_data():  # the count of any condition reveals data of clients
             raise Rejected("payload_hidden", "your role does not see data of users, so it tries nothing", status=403)
         return answer(await campaigns.dry_run(name, changes, caller=caller))
 

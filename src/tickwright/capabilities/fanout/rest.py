@@ -33,7 +33,7 @@ from tickwright.ports.task_queue import DeadMessagesRequest, DeadMessagesRequeue
 from tickwright.ports.views import Page, Reason
 from tickwright.rest.dead_letters import Operation, add_dead_letters
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import NDJSON, Cursor, Limit, answer, answers, takes
+from tickwright.rest.routing import NDJSON, Cursor, Limit, accepts, answer, answers
 
 CSV = "text/csv"
 Code = Annotated[str, Path(min_length=1, max_length=100)]
@@ -83,7 +83,7 @@ def _entities(router: APIRouter, service: FanoutService, gate: Gate) -> None:
         """Explain why an entity is polled for a module now, or is not."""
         return answer(await entities.explain(code, module))
 
-    @router.put("/v1/entities/{code}", tags=["entities"], **answers(StoredEntity, 200, 201), **takes(EntityRequest))
+    @router.put("/v1/entities/{code}", tags=["entities"], **answers(StoredEntity, 200, 201), **accepts(EntityRequest))
     async def put_entity(request: Request, code: Code, caller: admin) -> Response:
         """Create an entity, or replace it; schedulers are notified at once. An equal one changes nothing.
 
@@ -138,7 +138,7 @@ def _modules(router: APIRouter, service: FanoutService, gate: Gate) -> None:
         """Return one module, how many entities are polled for it, and the counts of its last windows."""
         return answer(await modules.show(name))
 
-    @router.put("/v1/modules/{name}", tags=["modules"], **answers(StoredModule, 200, 201), **takes(ModuleRequest))
+    @router.put("/v1/modules/{name}", tags=["modules"], **answers(StoredModule, 200, 201), **accepts(ModuleRequest))
     async def put_module(request: Request, name: Name, caller: admin) -> Response:
         """Create a module, or replace its settings, the fields of `[modules.NAME]`; schedulers are notified."""
         stored = await modules.put(name, await gate.read(request, ModuleRequest), caller=caller)

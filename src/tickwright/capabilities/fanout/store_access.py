@@ -30,7 +30,7 @@ class StoreAvailability:
         self._next_try_s = 0.0
         self.unavailable = False
 
-    def should_ask(self) -> bool:
+    def should_try(self) -> bool:
         """Return whether to ask it now; while it is unavailable true for one caller in ``retry_s``."""
         if not self.unavailable:
             return True
@@ -40,14 +40,14 @@ class StoreAvailability:
         self._next_try_s = now_s + self._retry_s
         return True
 
-    async def ask(self, question: Awaitable[T]) -> T:
+    async def watch(self, call: Awaitable[T]) -> T:
         """Return the answer, and note whether the store answered.
 
         Raises:
             Unavailable: It did not. Retry.
         """
         try:
-            answer = await question
+            answer = await call
         except Unavailable as error:
             self._next_try_s = monotonic() + self._retry_s
             if not self.unavailable:

@@ -49,10 +49,10 @@ from tickwright.domain.time_texts import parse_duration
 from tickwright.domain.traceparent import NAME, traceparent_of
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.views import Explanation, Page, sees, sight
+from tickwright.ports.views import Explanation, Page, sees_user_data, sight
 from tickwright.rest.gate import Gate
 from tickwright.rest.problems import SAFE_HEADERS
-from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, answer, answers, instant_of, takes
+from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, accepts, answer, answers, instant_of
 
 SCOPE = "jobs:schedule"
 TypeName = Annotated[str, Path(min_length=1, max_length=50)]
@@ -90,7 +90,7 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         dependencies=[Depends(allowed)],
         tags=["jobs"],
         **answers(CreatedJob, 201, 200),
-        **_with(takes(JobRequest), 255),
+        **_with(accepts(JobRequest), 255),
     )
     async def schedule(request: Request) -> Response:
         """Schedule one job. The same `Idempotency-Key` with the same request returns 200 and the existing job."""
@@ -209,7 +209,7 @@ def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:
         """Run a failed job again under its own id, with all its attempts, due now."""
         return answer(await service.retry(job_id, caller=caller))
 
-    @router.post("/v1/jobs/{job_id}/reschedule", tags=["jobs"], **answers(JobAction), **takes(RescheduleRequest))
+    @router.post("/v1/jobs/{job_id}/reschedule", tags=["jobs"], **answers(JobAction), **accepts(RescheduleRequest))
     async def reschedule_job(request: Request, job_id: Id, caller: operator) -> Response:
         """Move a pending job to another time: `execute_at`, or `delay` from now."""
         body = await gate.read(request, RescheduleRequest)
@@ -240,7 +240,7 @@ def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
         return answer(await service.types.get(name))
 
     @router.put(
-        "/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType, 200, 201), **takes(TaskTypeRequest)
+        "/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType, 200, 201), **accepts(TaskTypeRequest)
     )
     async def put_task_type(request: Request, name: TypeName, caller: admin) -> Response:
         """Create or replace a task type. Its first signing secret is shown only in this response.
@@ -250,7 +250,7 @@ def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
         stored = await service.types.put(name, await gate.read(request, TaskTypeRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
-    @router.patch("/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType), **takes(TaskTypeChange))
+    @router.patch("/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType), **accepts(TaskTypeChange))
     async def change_task_type(request: Request, name: TypeName, caller: admin) -> Response:
         """Change the given fields of a task type; 409 `version_conflict` when its `version` is not the one sent."""
         return answer(await service.types.change(name, await gate.read(request, TaskTypeChange), caller=caller))
@@ -269,7 +269,7 @@ def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
         "/v1/task-types/{name}/rotate-secret",
         tags=["task types"],
         **answers(SecretView),
-        **takes(RotateRequest, required=False),
+        **accepts(RotateRequest, required=False),
     )
     async def rotate_secret(request: Request, name: TypeName, caller: admin) -> Response:
         """Make a new signing secret, shown only in this response; the old ones stay in use for `overlap`."""
@@ -298,7 +298,7 @@ def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:
         """List dead letters, newest first; `subject` is a task type or a destination."""
         return answer(await service.dead_letters.list(kind=kind, subject=subject, cursor=cursor, limit=limit))
 
-    @router.post("/v1/dead-letters/requeue", tags=["dead letters"], **answers(Requeued), **takes(RequeueRequest))
+    @router.post("/v1/dead-letters/requeue", tags=["dead letters"], **answers(Requeued), **accepts(RequeueRequest))
     async def requeue_dead_letters(request: Request, caller: operator) -> Response:
         """Requeue dead letters, the oldest first, at most 1,000 a call; with `dry_run` count them."""
         body = await gate.read(request, RequeueRequest)
@@ -335,22 +335,22 @@ def _filter(  # noqa: PLR0917
 def _bulk_actions(router: APIRouter, many: JobBulkActions, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
 
-    @router.post("/v1/jobs:cancel", tags=["jobs"], **answers(BulkAction), **takes(FilterRequest))
+    @router.post("/v1/jobs:cancel", tags=["jobs"], **answers(BulkAction), **accepts(FilterRequest))
     async def cancel_jobs(request: Request, caller: operator) -> Response:
         """Cancel the jobs that a filter matches, the oldest first, at most 1,000 a call."""
         return answer(await many.cancel(_call(await gate.read(request, FilterRequest), caller)))
 
-    @router.post("/v1/jobs:retry", tags=["jobs"], **answers(Requeued), **takes(FilterRequest))
+    @router.post("/v1/jobs:retry", tags=["jobs"], **answers(Requeued), **accepts(FilterRequest))
     async def retry_jobs(request: Request, caller: operator) -> Response:
         """Run the failed jobs that a filter matches again, the oldest first, at most 1,000 a call."""
         return answer(await many.retry(_call(await gate.read(request, FilterRequest), caller)))
 
-    @router.post("/v1/jobs:run-now", tags=["jobs"], **answers(BulkAction), **takes(FilterRequest))
+    @router.post("/v1/jobs:run-now", tags=["jobs"], **answers(BulkAction), **accepts(FilterRequest))
     async def run_jobs_now(request: Request, caller: operator) -> Response:
         """Make the pending jobs that a filter matches due now, the oldest first, at most 1,000 a call."""
         return answer(await many.run_now(_call(await gate.read(request, FilterRequest), caller)))
 
-    @router.post("/v1/jobs:reschedule", tags=["jobs"], **answers(BulkAction), **takes(MoveRequest))
+    @router.post("/v1/jobs:reschedule", tags=["jobs"], **answers(BulkAction), **accepts(MoveRequest))
     async def reschedule_jobs(request: Request, caller: operator) -> Response:
         """Move the pending jobs that a filter matches, the oldest first, at most 1,000 a call.
 
@@ -370,7 +370,7 @@ def _call(body: FilterRequest, caller: Caller) -> BulkCall:
         statuses=tuple(sorted(set(body.status))),
         idempotency_key=body.idempotency_key,
         text=body.text,
-        in_payload=sees(),
+        in_payload=sees_user_data(),
     )
     return BulkCall(which, caller, body.limit, body.cursor, body.dry_run)
 

@@ -17,7 +17,7 @@ from tickwright.store.queries import load
 _SQL = load("tickwright.capabilities.operations.sql", "operations.sql")
 _WORKERS = load("tickwright.engine.sql", "workers.sql")
 T = TypeVar("T", AlertView, OutboxView)
-AUDIT_LOOKED_MAX = 10_000
+AUDIT_ROWS_SEARCHED_MAX = 10_000
 """Lines of the audit trail that a filtered page reads."""
 
 
@@ -81,7 +81,7 @@ class Operations:
         filters = (query.action, query.action_prefix, query.subject, query.actor)
         listing = ("list_audit", *filters)
         before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
-        rows = await fetch_page(self._pool, _SQL["list_audit"], before, *filters, limit + 1, AUDIT_LOOKED_MAX)
+        rows = await fetch_page(self._pool, _SQL["list_audit"], before, *filters, limit + 1, AUDIT_ROWS_SEARCHED_MAX)
         items = [view(AuditView, row) for row in rows[:limit] if row["id"] is not None]
         position = items[-1].id if len(rows) > limit else rows[0]["last_id"]
         return Page(items, None if position is None else await self._cursors.make(position, *listing))

@@ -33,7 +33,7 @@ SHOWN_MAX = 100
 """How many holdings of each kind are shown."""
 LANES_MAX = 1_000
 COUNT_MAX = 10_000
-ROWS_LOOKED_MAX = 50_000
+ROWS_SEARCHED_MAX = 50_000
 """Rows of the outbox that one answer reads, for any number of destinations."""
 RETRY_MAX = 1_000
 OLD_S = 120.0
@@ -95,7 +95,7 @@ class OperatorActions:
         """Return the waiting messages per destination, for at most 1,000 of them, the stuck and the oldest first."""
         async with self._pool.acquire() as connection:
             walked = await connection.fetchrow(OUTBOX["lanes"], LANES_MAX, RELAY)
-            cap = max(1, min(COUNT_MAX, ROWS_LOOKED_MAX // max(1, len(walked["lanes"]))))
+            cap = max(1, min(COUNT_MAX, ROWS_SEARCHED_MAX // max(1, len(walked["lanes"]))))
             rows = await connection.fetch(OUTBOX["lane_standings"], walked["lanes"], cap)
         found = [_destination(row, cap, relayed=walked["relayed"]) for row in rows]
         return sorted(found, key=lambda one: (_STATES.index(one.state), -one.oldest_s, one.destination))

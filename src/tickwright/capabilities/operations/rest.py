@@ -44,7 +44,7 @@ from tickwright.ports.session import Holdings
 from tickwright.ports.views import Page, sight
 from tickwright.rest.event_stream import STREAM, EventStream
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import Cursor, Id, Limit, answer, answers, takes
+from tickwright.rest.routing import Cursor, Id, Limit, accepts, answer, answers
 from tickwright.store.pool import Pool
 
 JobName = Annotated[str, Path(min_length=1, max_length=200)]
@@ -132,7 +132,7 @@ def key_routes(keys: ApiKeys, gate: Gate) -> APIRouter:
         """List every key, without the key itself."""
         return answer(Page(await keys.list()))
 
-    @router.post("/v1/keys", status_code=201, **answers(NewKeyView, 201), **takes(KeyRequest))
+    @router.post("/v1/keys", status_code=201, **answers(NewKeyView, 201), **accepts(KeyRequest))
     async def create_key(request: Request, caller: admin) -> Response:
         """Make a key, with a role or with scopes. The key is shown only in this response."""
         body = await gate.read(request, KeyRequest)
@@ -141,7 +141,7 @@ def key_routes(keys: ApiKeys, gate: Gate) -> APIRouter:
         made = await keys.create(body.name, role, caller=caller, expires_in=expires_in, scopes=body.scopes)
         return answer(made, 201)
 
-    rotating = {**answers(NewKeyView, 201), **takes(RotateKeyRequest, required=False)}
+    rotating = {**answers(NewKeyView, 201), **accepts(RotateKeyRequest, required=False)}
 
     @router.post("/v1/keys/{key_id}/rotate", status_code=201, **rotating)
     async def rotate_key(request: Request, key_id: Id, caller: admin) -> Response:
@@ -195,7 +195,7 @@ def machinery_routes(pool: Pool, purposes: LeasePurposes, holdings: Holdings, ga
     _outbox(router, actions, gate)
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
 
-    @router.post("/v1/alerts/{alert}/acknowledge", **answers(AlertView), **takes(AcknowledgeRequest, required=False))
+    @router.post("/v1/alerts/{alert}/acknowledge", **answers(AlertView), **accepts(AcknowledgeRequest, required=False))
     async def acknowledge_alert(request: Request, alert: Id, caller: operator) -> Response:
         """Note that you handle a firing alert; an alert that fires again later is a new one."""
         body = await gate.read(request, AcknowledgeRequest, default=AcknowledgeRequest())
@@ -233,7 +233,7 @@ def _outbox(router: APIRouter, actions: OperatorActions, gate: Gate) -> None:
         """List the waiting messages per destination, the stuck and the oldest first; at most 1,000 destinations."""
         return answer(Page(await actions.destinations()))
 
-    @router.post("/v1/outbox:retry", **answers(RetriedOutbox), **takes(RetryRequest))
+    @router.post("/v1/outbox:retry", **answers(RetriedOutbox), **accepts(RetryRequest))
     async def retry_destination(request: Request, caller: operator) -> Response:
         """Retry a destination's waiting messages now, 1,000 a call; the relay may still pause it for up to 30 s."""
         body = await gate.read(request, RetryRequest)
@@ -261,14 +261,14 @@ def receiver_routes(receivers: AlertReceivers, gate: Gate) -> APIRouter:
         """Return one receiver of alerts, without its secrets."""
         return answer(await receivers.get(name))
 
-    @router.put("/v1/alerts/receivers/{name}", **answers(StoredReceiver, 200, 201), **takes(ReceiverRequest))
+    @router.put("/v1/alerts/receivers/{name}", **answers(StoredReceiver, 200, 201), **accepts(ReceiverRequest))
     async def put_receiver(request: Request, name: ReceiverName, caller: admin) -> Response:
         """Create or replace a receiver of alerts. Its first signing secret is shown only in this response."""
         stored = await receivers.put(name, await gate.read(request, ReceiverRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
     @router.post(
-        "/v1/alerts/receivers/{name}/rotate-secret", **answers(ReceiverSecret), **takes(RotateRequest, required=False)
+        "/v1/alerts/receivers/{name}/rotate-secret", **answers(ReceiverSecret), **accepts(RotateRequest, required=False)
     )
     async def rotate_receiver_secret(request: Request, name: ReceiverName, caller: admin) -> Response:
         """Make a new signing secret, shown only in this response; the old ones stay in use for `overlap`."""

@@ -34,7 +34,7 @@ from tickwright.ports.views import ALL, Sight, shown
 from tickwright.store.pool import UNAVAILABLE, Pool
 
 EVERY_S = 0.95
-LOOKED_AT_S = 5.0
+IN_USE_S = 5.0
 FRESH_S = 1.5
 SHARE_OF_TIME = 0.1
 SLOW_PER_REFRESH = 2
@@ -135,8 +135,8 @@ class Snapshots(LoopService):
         self._seen_at = LONG_AGO
         self._view: OverviewBase | None = None
         self._reading: asyncio.Task[dict[str, Any]] | None = None
-        self._looking = asyncio.Lock()
-        self._refreshed_s = self._asked_s = float("-inf")
+        self._refreshing = asyncio.Lock()
+        self._refreshed_s = self._requested_s = float("-inf")
         self._rest_s = every_s
         self._subscribers: set[Subscriber] = set()
         self._asked_keys: set[int] = set()
@@ -154,9 +154,9 @@ class Snapshots(LoopService):
         Raises:
             Unavailable: ``database_unavailable``: there is no snapshot yet. Retry.
         """
-        self._asked_s = monotonic()
+        self._requested_s = monotonic()
         self.wakeup.set()
-        await self._look_if_due()
+        await self._refresh_if_due()
         if self._view is None:
             raise Unavailable("database_unavailable", "the database does not answer; try again")
         names = self._overview.series.__struct_fields__
@@ -194,14 +194,14 @@ class Snapshots(LoopService):
         return len(self._subscribers)
 
     def _is_wanted(self) -> bool:
-        return bool(self._subscribers) or monotonic() - self._asked_s < LOOKED_AT_S
+        return bool(self._subscribers) or monotonic() - self._requested_s < IN_USE_S
 
     async def _work(self) -> None:
         """Read while the overview is in use."""
         while not self.stopping.is_set():
             self.tick()
             if self._is_wanted():
-                await self._look_if_due()
+                await self._refresh_if_due()
                 await self.rest(max(0.01, self._refreshed_s + self._rest_s - monotonic()))
             else:
                 self.wakeup.clear()
@@ -225,8 +225,8 @@ class Snapshots(LoopService):
         age_s = super().last_tick_age_s()
         return age_s if age_s is None or self._is_wanted() else 0.0
 
-    async def _look_if_due(self) -> None:
-        async with self._looking:
+    async def _refresh_if_due(self) -> None:
+        async with self._refreshing:
             if monotonic() - self._refreshed_s >= self._rest_s:
                 await self._refresh()
 

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from tickwright.domain.masking import masked_address, masked_document, read_json
 from tickwright.domain.time_texts import DurationText
-from tickwright.ports.views import Doors, UserData
+from tickwright.ports.views import AccessGranting, UserData
 
 NOTE_CHARS_MAX = 1_000
 
@@ -71,7 +71,7 @@ class ReleasedLease(msgspec.Struct):
     version: int
 
 
-class _ToDestination(Doors):
+class _ToDestination(AccessGranting):
     """A struct with a ``destination``, of which viewers see only the host."""
 
     __slots__ = ()
@@ -199,7 +199,7 @@ class OutboxView(msgspec.Struct, _ToDestination):
     error_message: str | None
 
 
-class AuditView(msgspec.Struct, UserData, Doors):
+class AuditView(msgspec.Struct, UserData, AccessGranting):
     """One operator action."""
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("before", "after")

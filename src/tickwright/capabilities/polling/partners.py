@@ -18,13 +18,13 @@ from tickwright.domain.masking import masked_document
 from tickwright.partners.quiet import quiet_next, quiet_until
 from tickwright.partners.settings import PartnerSettings, read_kept, read_settings
 from tickwright.ports.caller import Caller
-from tickwright.ports.views import Doors, view
+from tickwright.ports.views import AccessGranting, view
 from tickwright.store.audit import AuditedRows
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 
-class PartnerView(msgspec.Struct, Doors, kw_only=True):
+class PartnerView(msgspec.Struct, AccessGranting, kw_only=True):
     """A partner, and the state that all processes share.
 
     Attributes:

@@ -50,7 +50,7 @@ from tickwright.domain.time_texts import parse_instant
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation, Page
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, answer, answers, instant_of, takes
+from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, accepts, answer, answers, instant_of
 from tickwright.store.pool import Pool
 
 CSV = "text/csv"
@@ -78,7 +78,7 @@ def tracker_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
     viewer = [Depends(gate.allow(Role.VIEWER))]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:register"))]
 
-    @router.post("/v1/trackers", tags=["trackers"], **answers(RegisteredTracker, 201, 200), **takes(TrackerRequest))
+    @router.post("/v1/trackers", tags=["trackers"], **answers(RegisteredTracker, 201, 200), **accepts(TrackerRequest))
     async def register(request: Request, caller: operator) -> Response:
         """Register one tracker. The same partner and `external_id` again: 200 and the existing tracker, unchanged."""
         new = read_tracker(await gate.read_bytes(request), now=gate.now())
@@ -142,7 +142,9 @@ def tracker_action_routes(router: APIRouter, service: PollingService, gate: Gate
         """Stop polling a tracker. Twice is harmless."""
         return answer(await service.end(tracker_id, caller=caller))
 
-    @router.post("/v1/trackers/{tracker_id}/events", tags=["trackers"], **answers(EventOutcome), **takes(EventRequest))
+    @router.post(
+        "/v1/trackers/{tracker_id}/events", tags=["trackers"], **answers(EventOutcome), **accepts(EventRequest)
+    )
     async def take_event(request: Request, tracker_id: Id, caller: courier) -> Response:
         """Apply an event of a courier: it outranks polling, and the next poll waits one whole interval.
 
@@ -192,14 +194,14 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
         return answer(await accounts.series(account_id, hours))
 
     @router.put(
-        "/v1/accounts/{account_id}", tags=["accounts"], **answers(StoredAccount, 200, 201), **takes(AccountRequest)
+        "/v1/accounts/{account_id}", tags=["accounts"], **answers(StoredAccount, 200, 201), **accepts(AccountRequest)
     )
     async def put_account(request: Request, account_id: AccountId, caller: admin) -> Response:
         """Create an account, or replace its settings. Its trackers are moved within minutes, without a restart."""
         stored = await accounts.put(account_id, await gate.read(request, AccountRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
-    @router.patch("/v1/accounts/{account_id}", tags=["accounts"], **answers(AccountView), **takes(AccountChange))
+    @router.patch("/v1/accounts/{account_id}", tags=["accounts"], **answers(AccountView), **accepts(AccountChange))
     async def change_account(request: Request, account_id: AccountId, caller: admin) -> Response:
         """Change the given settings of an account; concurrent changes of others are kept."""
         return answer(await accounts.change(account_id, await gate.read(request, AccountChange), caller=caller))
@@ -209,7 +211,7 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
         tags=["accounts"],
         dependencies=[Depends(gate.allow(Role.OPERATOR))],
         **answers(LoadPreview),
-        **takes(PreviewRequest),
+        **accepts(PreviewRequest),
     )
     async def preview_account(request: Request, account_id: AccountId) -> Response:
         """Preview the load of another interval or cap, per partner and at the peak; nothing is changed."""
@@ -247,14 +249,14 @@ def partner_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
         """Return how a partner is called now: quota, outcomes, breaker, quiet hours, and waiting polls."""
         return answer(await service.partners.figures(name))
 
-    @router.put("/v1/partners/{name}", tags=["partners"], **answers(StoredPartner, 200, 201), **takes(dict[str, Any]))
+    @router.put("/v1/partners/{name}", tags=["partners"], **answers(StoredPartner, 200, 201), **accepts(dict[str, Any]))
     async def put_partner(request: Request, name: Name, caller: admin) -> Response:
         """Create a partner, or replace its settings; the body is the settings, with the fields of `[partners.NAME]`."""
         settings: dict[str, Any] = await gate.read(request, dict[str, Any])
         stored = await partners.put(name, settings, caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
-    @router.patch("/v1/partners/{name}", tags=["partners"], **answers(PartnerView), **takes(dict[str, Any]))
+    @router.patch("/v1/partners/{name}", tags=["partners"], **answers(PartnerView), **accepts(dict[str, Any]))
     async def change_partner(request: Request, name: Name, caller: admin) -> Response:
         """Change the given settings of a partner (RFC 7396: null removes a setting)."""
         changes: dict[str, Any] = await gate.read(request, dict[str, Any])
@@ -317,7 +319,7 @@ def slice_routes(router: APIRouter, service: PollingService, gate: Gate) -> None
         )
         return answer(heat)
 
-    @router.post("/v1/slices/replay", tags=["slices"], **answers(Replay), **takes(ReplayRequest))
+    @router.post("/v1/slices/replay", tags=["slices"], **answers(Replay), **accepts(ReplayRequest))
     async def replay_slices(request: Request, caller: operator) -> Response:
         """Poll again what is missing of the slots in a range. With `dry_run`, which is the default, only count it."""
         body = await gate.read(request, ReplayRequest)
@@ -348,7 +350,7 @@ def relay_routes(pool: Pool, relays: PollRelayAdmin, gate: Gate) -> APIRouter:
         """List the partitions that polls went to, with their ends, the consumers' positions, and their readers."""
         return answer(Page(await poll_partitions(pool)))
 
-    @router.post("/v1/outbox/polls/reconcile", **answers(ReconcileView), **takes(ReconcileRequest, required=False))
+    @router.post("/v1/outbox/polls/reconcile", **answers(ReconcileView), **accepts(ReconcileRequest, required=False))
     async def reconcile_polls(request: Request, caller: operator) -> Response:
         """Set the topic and the database of a blocked relay to one number; without `apply` nothing is changed."""
         body = await gate.read(request, ReconcileRequest, default=ReconcileRequest())

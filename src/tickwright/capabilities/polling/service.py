@@ -244,7 +244,7 @@ class PollingService:
         async with self._pool.acquire() as connection, connection.transaction():
             tracker, waiting = await _locked(connection, tracker_id)
             check_event(event, tracker["now"])
-            verdict = decide_event(tracker, event, seen=await _has_come(connection, tracker_id, event.event_id))
+            verdict = decide_event(tracker, event, seen=await _is_recorded(connection, tracker_id, event.event_id))
             if verdict != EventVerdict.APPLIED:
                 return EventOutcome(tracker_id, verdict, tracker["status"], tracker["status_at"])
             event = replace(event, at=counted_at(tracker, event))
@@ -259,7 +259,7 @@ class PollingService:
             return EventOutcome(tracker_id, verdict, event.status, event.at, until, ended)
 
 
-async def _has_come(connection: Connection, tracker_id: int, event_id: str | None) -> bool:
+async def _is_recorded(connection: Connection, tracker_id: int, event_id: str | None) -> bool:
     """Store the sender's id of an event; return whether it came before."""
     if event_id is None:
         return False

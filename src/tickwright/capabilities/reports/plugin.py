@@ -129,7 +129,7 @@ class ReportsPlugin(Plugin):
         objects, folder = await ports.get(LazyObjectStore).opened(), await ports.get(WorkFolder).opened()
         session, exchange, parts = ports.get(WorkerSession), ports.find(ReportTransport), PartsStore(pool)
         storage = PartStorage(parts, ports.find(SharedParts), objects)
-        wakeups = WakeupListener("report-hearing", context.direct_url, CHANNEL)
+        wakeups = WakeupListener("report-wakeups", context.direct_url, CHANNEL)
         fetcher = PartFetcher(context.registrations.of(ListenerRegistry), ports.get(Sources))
         at_once, memory_bytes = mine.report_concurrency, mine.report_memory_mb * 1024 * 1024
         listener = ReportListener(parts, storage, session, wakeups, fetcher, folder=folder, at_once=at_once)

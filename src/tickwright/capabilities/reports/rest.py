@@ -34,10 +34,10 @@ from tickwright.capabilities.reports.service import CONTENT_TYPES, DEAD_CALLS, O
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.task_queue import DeadMessagesRequest, DeadMessagesRequeued
-from tickwright.ports.views import Explanation, Page, sees
+from tickwright.ports.views import Explanation, Page, sees_user_data
 from tickwright.rest.dead_letters import Operation, add_dead_letters
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import NDJSON, Cursor, Id, Limit, answer, answers, takes
+from tickwright.rest.routing import NDJSON, Cursor, Id, Limit, accepts, answer, answers
 
 # ---------------------------------------------------------------------- file responses
 
@@ -146,7 +146,7 @@ _TAGS: Any = ["reports"]
 def _request_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
     records = service.records
-    asked = {**answers(RequestedReport, 201, 200), **takes(ReportRequestBody)}
+    asked = {**answers(RequestedReport, 201, 200), **accepts(ReportRequestBody)}
 
     @router.post("/v1/reports", tags=_TAGS, status_code=201, **asked)
     async def request_report(request: Request, caller: operator) -> Response:
@@ -158,7 +158,7 @@ def _request_routes(router: APIRouter, service: ReportsService, gate: Gate) -> N
         """
         body = await gate.read(request, ReportRequestBody)
         if body.conditions:  # row counts would reveal hidden data
-            _check_sees("the conditions of a report are")
+            _check_user_data("the conditions of a report are")
         made = await records.request(body, caller)
         return answer(made, 201 if made.created else 200, {"location": f"/v1/reports/{made.id}"})
 
@@ -207,7 +207,7 @@ def _file_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None
 
         409 while there is no file, 410 after it has expired, 502 if the object store has lost it.
         """
-        _check_sees("a report's file is")
+        _check_user_data("a report's file is")
         found = await service.files.link(report_id)
         if _wants_json(request):
             return answer(found)
@@ -236,8 +236,8 @@ def _file_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None
 _DELIVER = "reports:deliver"
 
 
-def _check_sees(what: str) -> None:
-    if not sees():
+def _check_user_data(what: str) -> None:
+    if not sees_user_data():
         raise Rejected("payload_hidden", f"{what} data of users, which your role does not see", status=403)
 
 
@@ -265,7 +265,7 @@ def _delivery_routes(router: APIRouter, service: ReportsService, gate: Gate) -> 
 
         403 for a role that does not see data of users: without the conditions, a service would fetch the wrong rows.
         """
-        _check_sees("conditions and feed are")
+        _check_user_data("conditions and feed are")
         return answer(await deliveries.get(report_id, listener))
 
     @router.put("/v1/reports/{report_id}/parts/{listener}", tags=_TAGS, **answers(DeliveredPart), **lines)
@@ -283,7 +283,7 @@ def _delivery_routes(router: APIRouter, service: ReportsService, gate: Gate) -> 
         return answer(await deliveries.deliver(report_id, listener, epoch, body, caller=caller, length=said))
 
     @router.post(
-        "/v1/reports/{report_id}/parts/{listener}/fail", tags=_TAGS, **answers(RefusedPart), **takes(PartRefusal)
+        "/v1/reports/{report_id}/parts/{listener}/fail", tags=_TAGS, **answers(RefusedPart), **accepts(PartRefusal)
     )
     async def refuse_part(request: Request, report_id: Id, listener: ListenerName, caller: operator) -> Response:
         """Report that a service cannot deliver its part, for good; if the part is required, the report fails."""
@@ -329,7 +329,7 @@ def _type_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
     types = service.types
     tags: Any = ["report-types"]
-    stored = {**answers(StoredReportType, 200, 201), **takes(dict[str, Any])}
+    stored = {**answers(StoredReportType, 200, 201), **accepts(dict[str, Any])}
 
     @router.get("/v1/report-types", tags=tags, dependencies=viewer, **answers(Page[ReportTypeView]))
     async def list_report_types(cursor: Cursor = None, limit: Limit = 50) -> Response:
@@ -344,8 +344,8 @@ def _type_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None
     @router.put("/v1/report-types/{name}", tags=tags, **stored)
     async def put_report_type(request: Request, name: Name, caller: admin) -> Response:
         """Create or replace a report type; the body is its definition, with the keys of `[report_types.NAME]`."""
-        words: dict[str, Any] = await gate.read(request, dict[str, Any])
-        put = await types.put(name, words, caller=caller)
+        definition: dict[str, Any] = await gate.read(request, dict[str, Any])
+        put = await types.put(name, definition, caller=caller)
         return answer(put, 201 if put.created else 200)
 
     @router.delete("/v1/report-types/{name}", tags=tags, status_code=204, response_class=Response)

@@ -201,7 +201,7 @@ def _default(value: Any) -> Any:
 
 FIELDS = {"check_every": "check_every_s", "deadline": "deadline_s", "keep": "keep_s", "timeout": "timeout_ms"}
 """Fields of a plan with the unit in their name."""
-TYPE_WORDS: Mapping[str, Reader] = {
+TYPE_FIELDS: Mapping[str, Reader] = {
     "merge": _sql,
     "format": one_of(*get_args(Format)),
     "bom": flag,
@@ -215,7 +215,7 @@ TYPE_WORDS: Mapping[str, Reader] = {
     "listeners": _listener_names,
     "stages": _stages,
 }
-LISTENER_WORDS: Mapping[str, Reader] = {
+LISTENER_FIELDS: Mapping[str, Reader] = {
     "source": _name,
     "sql": _sql,
     "service": flag,
@@ -225,7 +225,7 @@ LISTENER_WORDS: Mapping[str, Reader] = {
     "timeout": _units(timedelta(milliseconds=1), "milliseconds", timedelta(milliseconds=10), timedelta(hours=6)),
     "columns": _columns,
 }
-PARAMETER_WORDS: Mapping[str, Reader] = {
+PARAMETER_FIELDS: Mapping[str, Reader] = {
     "type": one_of(*get_args(ParameterType)),
     "required": flag,
     "default": _default,
@@ -369,7 +369,7 @@ def read_definition(
     if not isinstance(table, Mapping):
         problems.append(f"{where}: write a table, [report_types.NAME]")
         return None
-    values = read_fields(table, TYPE_WORDS, problems, where=where)
+    values = read_fields(table, TYPE_FIELDS, problems, where=where)
     untimed = _untimed(values)
     listeners = _listeners(values, set(table), problems, where=where)
     parameters = _parameters(values.pop("parameters", None), problems, where=f"{where}.parameters")
@@ -408,7 +408,7 @@ def read_listener(name: str, table: Any, problems: list[str], *, where: str, sta
     if not isinstance(table, Mapping):
         problems.append(f"{where}: write a table, such as {{ source = …, sql = … }}; or {{}} for a function")
         return None
-    values = {"stage": stage, **_as_fields(read_fields(table, LISTENER_WORDS, problems, where=where))}
+    values = {"stage": stage, **_as_fields(read_fields(table, LISTENER_FIELDS, problems, where=where))}
     service = values.pop("service", False)
     if service and {"sql", "source"} & table.keys():
         problems.append(f"{where}.service: a service asks a source of its own; leave out sql and source")
@@ -492,7 +492,7 @@ def _parameters(tables: Any, problems: list[str], *, where: str) -> dict[str, Pa
 
 def _parameter(table: Mapping[str, Any], problems: list[str], *, where: str) -> Parameter:
     before = len(problems)
-    values = read_fields(table, PARAMETER_WORDS, problems, where=where)
+    values = read_fields(table, PARAMETER_FIELDS, problems, where=where)
     default = values.pop("default", None)
     if default is not None and values.setdefault("required", False):
         problems.append(f"{where}.required: a default is for what may be left out; required = false, or no default")

@@ -113,7 +113,7 @@ class Files:
         row = await self._row(report_id)
         if row["id"] is None:
             raise not_found(report_id)
-        _check_there(row)
+        _check_has_file(row)
         await self._check_whole(row)
         until = min(row["now"] + LINK_LIFE, row["file_expires_at"])
         url = await self._url(row, until)
@@ -144,7 +144,7 @@ class Files:
             )
         if expires_s <= row["now"].timestamp():
             raise Rejected("link_expired", "this link has ended; ask for another one", status=403)
-        _check_there(row)
+        _check_has_file(row)
         await self._check_whole(row)
         read = partial(self._objects.read, key)
         return OpenFile(_name(row), CONTENT_TYPES[row["format"]], row["bytes"], row["checksum"], read)
@@ -178,7 +178,7 @@ class Files:
             raise Unavailable("object_damaged", text, status=502)
 
 
-def _check_there(row: Any) -> None:
+def _check_has_file(row: Any) -> None:
     status = row["status"]
     if status != "finished":
         why = f": {row['error']}" if row["error"] else ""

@@ -21,11 +21,11 @@ Slot = Annotated[str | None, typer.Option(metavar="TIME", help="Of this occurren
 
 def add_commands(app: typer.Typer, plural: str) -> None:
     """Add the commands that every kind of batch has; ``plural`` is the name of the kind in paths."""
-    _add_looking(app, plural)
+    _add_queries(app, plural)
     _add_actions(app, plural)
 
 
-def _add_looking(app: typer.Typer, plural: str) -> None:
+def _add_queries(app: typer.Typer, plural: str) -> None:
     @app.command("list")
     def list_(
         kind: Type = None,

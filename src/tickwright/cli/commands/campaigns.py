@@ -84,7 +84,7 @@ add_commands(app, "campaigns")
 def _words(file: str) -> dict[str, Any]:
     words = read_words(file)
     if not isinstance(words, dict):
-        raise Rejected("wrong_argument", f"{file}: write an object with the words of a campaign")
+        raise Rejected("wrong_argument", f"{file}: write an object with the fields of a campaign")
     return words
 
 

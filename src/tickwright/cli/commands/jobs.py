@@ -190,7 +190,7 @@ def cancel(
         _act(job_id, "cancel", as_json=as_json)
         return
     if not yes and not dry_run:
-        raise typer.BadParameter("this may cancel many jobs; look with --dry-run, then add --yes")
+        raise typer.BadParameter("this may cancel many jobs; check with --dry-run, then add --yes")
     _act_on_all("cancel", which.named(), dry_run=dry_run, as_json=as_json)
 
 

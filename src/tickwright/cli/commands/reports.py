@@ -37,9 +37,9 @@ def request(
         str | None, typer.Option(metavar="FILE|-", help="A JSON object; --condition counts more.")
     ] = None,
     form: Annotated[str | None, typer.Option("--format", help="csv or parquet; the type's by default.")] = None,
-    requester: Annotated[str | None, typer.Option(help="For whom; you by default.")] = None,
+    requester: Annotated[str | None, typer.Option(help="The requester; you by default.")] = None,
     department: Annotated[str | None, typer.Option(help="Of the requester.")] = None,
-    notify: Annotated[str | None, typer.Option(metavar="RECEIVER", help="Who hears of the end.")] = None,
+    notify: Annotated[str | None, typer.Option(metavar="RECEIVER", help="Is notified of the end.")] = None,
     max_age: Annotated[
         str | None, typer.Option(metavar="DURATION", help="A finished one that is not older will do.")
     ] = None,
@@ -61,7 +61,7 @@ def request(
     }
     given = {name: value for name, value in body.items() if value is not None}
     done = through(lambda gateway: _request(gateway, given, wait=wait or output is not None, output=output))
-    show_answer(done, as_json=as_json, sentence=_asked)
+    show_answer(done, as_json=as_json, sentence=_request_sentence)
     if done["status"] in {"failed", "cancelled"}:
         raise typer.Exit(1)
 
@@ -76,7 +76,7 @@ async def _request(gateway: Gateway, body: Mapping[str, Any], *, wait: bool, out
     return done
 
 
-def _asked(done: Mapping[str, Any]) -> str:
+def _request_sentence(done: Mapping[str, Any]) -> str:
     known = "" if done["created"] else " (an equal one was asked for before)"
     why = f": {done['error']}" if done["error"] else ""
     fetched = f"\n{_fetched(done['download'])}" if "download" in done else ""

@@ -71,17 +71,21 @@ def replay(
     partner: Partner = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without it only count.")] = False,
     topic_lost: Annotated[
-        bool, typer.Option("--topic-lost", help="What went to Kafka unread is gone; else it comes twice.")
+        bool,
+        typer.Option(
+            "--topic-lost",
+            help="Also replay unread records of Kafka; if they still exist, they come twice.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Poll again the last scheduled polls in a range that are missing, and no others. Without --yes only count them."""
     body = {"from": since, "to": until, "partner": partner, "dry_run": not yes, "topic_lost": topic_lost}
     done = ask("POST", "/slices/replay", body={name: value for name, value in body.items() if value is not None})
-    show_answer(done, as_json=as_json, sentence=_said)
+    show_answer(done, as_json=as_json, sentence=_replay_sentence)
 
 
-def _said(done: Any) -> str:
+def _replay_sentence(done: Any) -> str:
     doing = "would be polled again; add --yes to do it" if done["dry_run"] else "are polled again"
     left = f"; {done['superseded_turns']} turns have a later one" if done["superseded_turns"] else ""
     until = f" until {done['released_until']}" if done["released_until"] else ""

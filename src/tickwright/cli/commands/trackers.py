@@ -16,7 +16,7 @@ CSV, NDJSON = "text/csv", "application/x-ndjson"
 @app.command()
 def register(
     account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="A new one gets the default interval.")],
-    partner: Annotated[str, typer.Argument(metavar="PARTNER", help="Whom to poll; set up with partners put.")],
+    partner: Annotated[str, typer.Argument(metavar="PARTNER", help="The partner to poll; set up with partners put.")],
     external_id: Annotated[str, typer.Argument(metavar="EXTERNAL_ID", help="What the partner calls it.")],
     status: Annotated[str | None, typer.Option(help="What is known of it; registered.")] = None,
     until: Annotated[

@@ -83,7 +83,7 @@ async def _fetch(gateway: Gateway, link: dict[str, Any], incoming: _Incoming) ->
             read_answer(status, answer)
         raise Unavailable("download_broken", f"the object store answers {status}; try again")
     if (incoming.bytes, incoming.checksum) != (link["bytes"], link["checksum"]):
-        raise Unavailable("download_damaged", f"{incoming.bytes} bytes came that are not the file; try again")
+        raise Unavailable("download_damaged", f"{incoming.bytes} bytes arrived that are not the file; try again")
 
 
 # Upload of a file: constant memory, a progress bar, and a report of rejected lines.

@@ -83,7 +83,7 @@ class _Keys:
         if sys.stdin.isatty():
             self._before = termios.tcgetattr(sys.stdin)
             tty.setcbreak(sys.stdin)
-            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._heard)
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._key_pressed)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,7 +91,7 @@ class _Keys:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
 
-    def _heard(self) -> None:
+    def _key_pressed(self) -> None:
         for key in os.read(sys.stdin.fileno(), 64).decode(errors="replace").lower():
             if key == "q":
                 self.ended.set()

@@ -89,7 +89,7 @@ class Receiver:
     process: asyncio.subprocess.Process
     port: int
 
-    def tell(self, secret: str) -> None:
+    def use_secret(self, secret: str) -> None:
         """Send it the signing secret."""
         if self.process.stdin is not None:
             self.process.stdin.write(f"{secret}\n".encode())
@@ -128,20 +128,20 @@ class _Up:
 
     async def run(self) -> None:
         """Work until a signal. A signal during the start stops what has started."""
-        with stop_on_signals(self._asked):
+        with stop_on_signals(self._stop_requested):
             self._work = asyncio.create_task(self._whole())
             await asyncio.wait([self._work])
         if not self._work.cancelled():
             self._work.result()
 
-    def _asked(self) -> None:
+    def _stop_requested(self) -> None:
         if self._node is not None:
             self._node.supervisor.request()
         elif self._work is not None:
             self._work.cancel()
 
     async def _whole(self) -> None:
-        self._say(f"Tickwright {__version__}: starting {self._what()} …")
+        self._print(f"Tickwright {__version__}: starting {self._what()} …")
         async with AsyncExitStack() as stack:
             settings, receiver, shared = self._settings, None, hub_environment()
             if self._example:
@@ -149,7 +149,7 @@ class _Up:
                 settings = _allowing(settings, receiver.port)
             app = await stack.enter_async_context(self._app(settings))
             if self._example:
-                opening = open_databases(settings, app.database.url, self._loans, self._say)
+                opening = open_databases(settings, app.database.url, self._loans, self._print)
                 settings = await stack.enter_async_context(opening)
             roles, registrations = roles_of(app.registrations), app.registrations
             opened = open_node(settings, roles, database=app.database, registrations=registrations, any_port=True)
@@ -157,10 +157,10 @@ class _Up:
             if receiver is not None:
                 with translated():
                     await self._introduce(node.installation, receiver)
-                await self._bring_hub(stack, node.installation, receiver, shared)
+                await self._start_hub(stack, node.installation, receiver, shared)
             key = await admin_key(node.installation, settings.home_folder / KEY_FILE)
             await self._run(node, app, key)
-        self._say("stopped")
+        self._print("stopped")
 
     def _what(self) -> str:
         return "the embedded PostgreSQL" if self._settings.database_url is None else "everything"
@@ -183,14 +183,14 @@ class _Up:
             CALLBACK_TYPE, TaskTypeRequest(target=target, timeout="5s"), caller=_CALLER
         )
         made = await installation.of(JobService).types.rotate_secret(CALLBACK_TYPE, caller=_CALLER, overlap=timedelta())
-        receiver.tell(made.secret)
+        receiver.use_secret(made.secret)
         await register_trackers(installation.pool, receiver.port)
 
-    async def _bring_hub(
+    async def _start_hub(
         self, stack: AsyncExitStack, installation: Installation, receiver: Receiver, shared: Mapping[str, str]
     ) -> None:
         self._hub, why = await find_hub(self._settings)
-        self._say(f"  example   {why}")
+        self._print(f"  example   {why}")
         if not self._hub:
             with translated():
                 await pause_hub(installation.pool)
@@ -209,36 +209,36 @@ class _Up:
         with (self._settings.home_folder / LOG_FILE).open("ab") as log:
             yield log.fileno()
 
-    def _tell(self, node: Node, key: str) -> None:
+    def _print_addresses(self, node: Node, key: str) -> None:
         assert node.api is not None  # noqa: S101  every role runs here
         wanted = self._settings.api_bind
         moved = "" if node.api.port == wanted.port or not wanted.port else f"   (port {wanted.port} is in use)"
-        self._say(f"  page      {node.api.url}{self._settings.path_prefix}/   (sign in with the key){moved}")
-        self._say(f"  API       {node.api.url}{self._settings.path_prefix}/v1")
-        self._say(f"  key       {self._shown(key)}")
-        self._say(f"  health    http://{node.health_bind}/readyz")
+        self._print(f"  page      {node.api.url}{self._settings.path_prefix}/   (sign in with the key){moved}")
+        self._print(f"  API       {node.api.url}{self._settings.path_prefix}/v1")
+        self._print(f"  key       {self._shown(key)}")
+        self._print(f"  health    http://{node.health_bind}/readyz")
         database = node.installation.database
-        self._say(f"  database  {database.url if database.embedded else database.shown}")
-        self._say(f"  home      {self._settings.home_folder}")
+        self._print(f"  database  {database.url if database.embedded else database.shown}")
+        self._print(f"  home      {self._settings.home_folder}")
         if self._out.is_terminal:
-            self._say(f"  log       {self._settings.home_folder / LOG_FILE}")
-        self._say("Ctrl-C stops: the first one lets running jobs finish, the second one does not.")
+            self._print(f"  log       {self._settings.home_folder / LOG_FILE}")
+        self._print("Ctrl-C stops: the first one lets running jobs finish, the second one does not.")
 
     @property
-    def _is_seen(self) -> bool:
+    def _on_terminal(self) -> bool:
         return self._out.file.isatty()
 
     def _shown(self, key: str) -> str:
         """Return the key for a terminal, otherwise the file of the key: logs, journals and pipes keep their input."""
-        return key if self._is_seen else f"in the file {self._settings.home_folder / KEY_FILE}"
+        return key if self._on_terminal else f"in the file {self._settings.home_folder / KEY_FILE}"
 
     async def _run(self, node: Node, app: Tickwright, key: str) -> None:
         helpers = [asyncio.create_task(self._show(node, key))]
         if self._example:
             helpers.append(asyncio.create_task(keep_scheduling(app)))
         if self._loans.is_open:
-            helpers.append(asyncio.create_task(keep_requesting(app, node, self._say, show_link=self._is_seen)))
-            helpers.append(asyncio.create_task(self._loans.offer(node, self._say)))
+            helpers.append(asyncio.create_task(keep_requesting(app, node, self._print, show_link=self._on_terminal)))
+            helpers.append(asyncio.create_task(self._loans.offer(node, self._print)))
         self._node = node
         try:
             await node.run(signals=False)
@@ -249,7 +249,7 @@ class _Up:
 
     async def _show(self, node: Node, key: str) -> None:
         await node.supervisor.started()
-        self._tell(node, key)
+        self._print_addresses(node, key)
         await self._watch(node)
 
     async def _watch(self, node: Node) -> None:
@@ -259,9 +259,9 @@ class _Up:
                 await asyncio.sleep(LINE_EVERY_S)
                 with suppress(Unavailable):  # the next query can succeed
                     for line in lines(await overview.latest(), parts):
-                        self._say(line)
+                        self._print(line)
                 if self._hub:
-                    self._say(hub_line(await read_hub(node.installation.pool)))
+                    self._print(hub_line(await read_hub(node.installation.pool)))
         with Live(console=self._out, auto_refresh=False) as live:
             while True:
                 with suppress(Unavailable):
@@ -271,7 +271,7 @@ class _Up:
                     live.update(Group(*drawn), refresh=True)
                 await asyncio.sleep(VIEW_EVERY_S)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._out.print(text, markup=False, highlight=False)
         self._out.file.flush()
 

@@ -38,7 +38,7 @@ def draw(view: OverviewBase, parts: OverviewParts, title: str) -> RenderableType
     return Group(
         head,
         *((Text(), _numbers(view), Text(), _course(view)) if has_jobs else ()),
-        *((Text(), _standing(view)) if has_operations else ()),
+        *((Text(), _totals(view)) if has_operations else ()),
         *((Text(), _latest(view.jobs.latest)) if has_jobs else ()),
         *(_as_it_is(item) for part in parts if (drawn := _of_part(view, part, part.draw)) for item in ("", *drawn)),
     )
@@ -95,7 +95,7 @@ def _course(view: OverviewBase) -> RenderableType:
     return grid
 
 
-def _standing(view: OverviewBase) -> RenderableType:
+def _totals(view: OverviewBase) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     workers, leases, outbox, dead = view.workers, view.leases, view.outbox, view.dead_letters
     roles = ", ".join(f"{role} {count}" for role, count in workers.by_role.items())

@@ -96,9 +96,9 @@ def decide_outcome(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: 
         into.dead.append(row.id)
         into.dead_errors.append(error)
         return True
-    asked = within_an_hour(outcome.retry_after) if isinstance(outcome, Refused) else None
+    wish = within_an_hour(outcome.retry_after) if isinstance(outcome, Refused) else None
     into.retried.append(row.id)
     into.tries.append(row.attempts)
-    into.waits_s.append(policy.delay(attempt, unit, asked).total_seconds())
+    into.waits_s.append(policy.delay(attempt, unit, wish).total_seconds())
     into.retry_errors.append(error)
     return False

@@ -34,7 +34,7 @@ class OutboxRow:
 
 
 NEWEST_ROWS = 20
-LOOKED_ROWS = 5000
+SEARCHED_ROWS_MAX = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ async def claim_rows(
         bounds.payload_bytes,
         list(careful),
         0 if after_lane == LANE_MIN else NEWEST_ROWS,  # one claim covers few lanes, so none waits for a later claim
-        LOOKED_ROWS,
+        SEARCHED_ROWS_MAX,
     )
     tail = found.pop()
     return ClaimedRows([OutboxRow(*row) for row in found], tail[0] if tail[6] >= bounds.lanes else LANE_MIN)

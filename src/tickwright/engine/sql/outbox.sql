@@ -26,7 +26,7 @@ WITH RECURSIVE walk AS (
     FROM (SELECT h FROM walked
            UNION
           SELECT hashtextextended(newest.destination, 0)
-            FROM (SELECT o.destination FROM tickwright.outbox o ORDER BY o.id DESC LIMIT $7) AS newest) AS looked,
+            FROM (SELECT o.destination FROM tickwright.outbox o ORDER BY o.id DESC LIMIT $7) AS newest) AS searched,
          LATERAL (SELECT h = ANY ($6::bigint[]) AS careful) AS failed
 ), found AS (
   SELECT lane.h, r.*

@@ -72,7 +72,7 @@ class KafkaBroker:
         self._retired: list[PolledProducer] = []
         self._topics: set[str] = set()
         self._checks: dict[str, asyncio.Task[Refused | None]] = {}
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tickwright-kafka-ask")
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tickwright-kafka-check")
         self._closing: set[asyncio.Task[None]] = set()
         self._pause = Pause()
         self._shares = QueueShares(WAITING_MAX, WAITING_KBYTES_MAX * 1024)
@@ -161,7 +161,7 @@ class KafkaBroker:
             wait = self._pause.remaining()
             if wait is not None:
                 return unavailable(wait)
-            check = self._checks[topic] = asyncio.get_running_loop().create_task(self._ask(topic))
+            check = self._checks[topic] = asyncio.get_running_loop().create_task(self._check_topic(topic))
         return await asyncio.shield(check)
 
     def _release(self, message: Message, topic: str) -> None:
@@ -224,10 +224,10 @@ class KafkaBroker:
         self._retired = [*(other for other in self._retired if other.alive), producer]
         producer.retire()
 
-    async def _ask(self, topic: str) -> Refused | None:
+    async def _check_topic(self, topic: str) -> Refused | None:
         producer = self._usable()
         try:
-            error = await self._in_thread(lambda: producer.ask(topic))
+            error = await self._in_thread(lambda: producer.check_topic(topic))
         except KafkaException:
             self._pause.failed()
             return unavailable()

@@ -30,7 +30,7 @@ HEARTBEAT_MS = 1000
 POLL_GAP_MAX_MS = 60_000
 WARN_EVERY_S = 30.0
 CLOSE_WITHIN_S = 10.0
-ASK_AGAIN_S = 5.0
+LIST_AGAIN_S = 5.0
 ID_EVERY_S = 10.0
 ANSWER_WITHIN_S = 2.0
 OVER_WITHIN_S = 10.0
@@ -108,7 +108,7 @@ class PollReader:
         self._config.setdefault("socket.timeout.ms", 10_000)
         self.assignments: dict[int, Assignment] = {}
         self._stopping = Event()
-        self._commit_s = self._warned_s = self._asked_s = monotonic() - WARN_EVERY_S
+        self._commit_s = self._warned_s = self._listed_s = monotonic() - WARN_EVERY_S
         self._thread = Thread(target=self._run, name="tickwright-kafka-polls", daemon=True)
         self._thread.start()
 
@@ -194,7 +194,7 @@ class PollReader:
     def _fetch_begin(self, consumer: Consumer) -> None:
         """Read the group's offsets, because an idle partition has no record that shows its progress."""
         new = [assignment for assignment in self.assignments.values() if assignment.begin is None]
-        if not new or monotonic() - self._asked_s < ASK_AGAIN_S:
+        if not new or monotonic() - self._listed_s < LIST_AGAIN_S:
             return
         try:
             partitions = [TopicPartition(self._topic, assignment.partition) for assignment in new]
@@ -203,7 +203,7 @@ class PollReader:
                 for committed in consumer.committed(partitions, timeout=ANSWER_WITHIN_S)
             }
         except KafkaException as error:
-            self._asked_s = monotonic()
+            self._listed_s = monotonic()
             self._warn("the group's offsets in %s are unknown: %s", self._topic, error)
             return
         for assignment in new:
@@ -300,7 +300,7 @@ class TopicWatch:
         self._topic = topic
         self._id: str | None = None
         self._description: Future[TopicDescription] | None = None
-        self._ask_at_s = 0.0
+        self._describe_at_s = 0.0
         self._gone = False
 
     def is_another(self, *, wait: bool = False) -> bool:
@@ -308,8 +308,8 @@ class TopicWatch:
         if self._gone:
             return True
         self._admin.poll(0)  # flushes the library's log
-        if self._description is None and (wait or monotonic() >= self._ask_at_s):
-            self._ask_at_s = monotonic() + ID_EVERY_S
+        if self._description is None and (wait or monotonic() >= self._describe_at_s):
+            self._describe_at_s = monotonic() + ID_EVERY_S
             description = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_WITHIN_S)
             self._description = description[self._topic]
         if self._description is not None and (wait or self._description.done()):

@@ -222,7 +222,7 @@ class PolledProducer:
         self._thread = Thread(target=self._poll, name="tickwright-kafka-poll", daemon=True)
         self._thread.start()
 
-    def ask(self, topic: str) -> KafkaError | None:
+    def check_topic(self, topic: str) -> KafkaError | None:
         """Return the broker's error for ``topic``, such as that it is missing; blocks."""
         error: KafkaError | None = self._handle().list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic].error
         return error

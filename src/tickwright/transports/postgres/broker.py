@@ -415,9 +415,9 @@ class PostgresDeadLetters:
 
     async def peek(self, limit: int) -> Peeked:
         """Return the oldest dead letters."""
-        [[count]] = await self._ask("count_dead")
+        [[count]] = await self._query("count_dead")
         dead = []
-        for row in await self._ask("peek_dead", limit):
+        for row in await self._query("peek_dead", limit):
             headers = json.loads(row["headers"])
             reason = str(headers.get(REASON, "delivery_limit"))
             dead.append(DeadMessage(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"])))
@@ -426,9 +426,9 @@ class PostgresDeadLetters:
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
         """Return dead letters to the queue."""
         wanted = None if message_ids is None else [*message_ids]
-        return [row["message_id"] for row in await self._ask("requeue_dead", wanted, limit)]
+        return [row["message_id"] for row in await self._query("requeue_dead", wanted, limit)]
 
-    async def _ask(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
+    async def _query(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         try:
             rows: Sequence[asyncpg.Record] = await self._pool.fetch(_SQL[query], self._topic, *arguments)
         except UNAVAILABLE as error:

@@ -7,7 +7,7 @@ import pytest
 
 from kit.fix_plans import Planner
 from tickwright.capabilities.operations.listings import _SQL as SQL
-from tickwright.capabilities.operations.listings import AUDIT_LOOKED_MAX
+from tickwright.capabilities.operations.listings import AUDIT_ROWS_SEARCHED_MAX
 from tickwright.store.paging import NEWEST
 
 FILL = """
@@ -28,7 +28,7 @@ def crowd(module_url: str) -> Iterator[Planner]:
 
 def test_a_page_without_a_filter_reads_what_it_shows(crowd: Planner) -> None:
     """The newest lines, from the primary key."""
-    plan = crowd.explain_page(SQL["list_audit"], NEWEST, None, None, None, None, 51, AUDIT_LOOKED_MAX)
+    plan = crowd.explain_page(SQL["list_audit"], NEWEST, None, None, None, None, 51, AUDIT_ROWS_SEARCHED_MAX)
     assert plan.scans_of("audit") == {"audit_pkey"}, plan.text
     assert plan.rows_of("audit") <= 51, plan.text
 
@@ -45,6 +45,6 @@ def test_a_page_without_a_filter_reads_what_it_shows(crowd: Planner) -> None:
 )
 def test_a_page_that_finds_nothing_reads_its_bound(crowd: Planner, filters: tuple[Any, ...]) -> None:
     """Once to look, and once for where it stopped; nothing is sorted."""
-    plan = crowd.explain_page(SQL["list_audit"], NEWEST, *filters, 51, AUDIT_LOOKED_MAX)
+    plan = crowd.explain_page(SQL["list_audit"], NEWEST, *filters, 51, AUDIT_ROWS_SEARCHED_MAX)
     assert plan.scans_of("audit") == {"audit_pkey"}, plan.text
-    assert plan.rows_of("audit") <= 2 * AUDIT_LOOKED_MAX, plan.text
+    assert plan.rows_of("audit") <= 2 * AUDIT_ROWS_SEARCHED_MAX, plan.text

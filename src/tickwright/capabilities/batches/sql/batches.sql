@@ -8,8 +8,8 @@ b.id, b.name, b.kind, b.type, b.status, b.version, b.next_slot_at, b.set_by, b.c
 -- name: list_batches
 -- A page of batches of the kind $1 behind the name $2 whose names lie between $3 and $4; $5 is a type, $6 a status. It reads $8 of them at
 -- most: last_name is where it stopped, if it did. Index: batches_name_key, executions_batch_id_slot_at_key, executions_open.
-SELECT found.*, looked.last_name
-  FROM (SELECT (SELECT name FROM tickwright.batches WHERE name > $2 AND name >= $3 AND name < $4 ORDER BY name OFFSET $8 - 1 LIMIT 1) AS last_name) AS looked
+SELECT found.*, searched.last_name
+  FROM (SELECT (SELECT name FROM tickwright.batches WHERE name > $2 AND name >= $3 AND name < $4 ORDER BY name OFFSET $8 - 1 LIMIT 1) AS last_name) AS searched
   LEFT JOIN LATERAL (
     SELECT {shown}
       FROM (SELECT * FROM tickwright.batches WHERE name > $2 AND name >= $3 AND name < $4 ORDER BY name LIMIT $8) AS b

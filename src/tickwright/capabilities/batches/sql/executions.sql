@@ -7,9 +7,9 @@ e.id, b.name, b.kind, e.slot_at, e.started_by, e.status, e.version, e.created_at
 -- name: list_executions
 -- A page of executions before the id $1, newest first; $2: only of this kind, $3: in one of these states. It looks at $5 of them at most: last_id is
 -- where it stopped, if it did. Index: executions_pkey, batches_pkey.
-SELECT found.*, looked.last_id
+SELECT found.*, searched.last_id
   FROM (SELECT CASE WHEN $2::text IS NOT NULL OR $3::text[] IS NOT NULL THEN
-                 (SELECT id FROM tickwright.executions WHERE id < $1 ORDER BY id DESC OFFSET $5 - 1 LIMIT 1) END AS last_id) AS looked
+                 (SELECT id FROM tickwright.executions WHERE id < $1 ORDER BY id DESC OFFSET $5 - 1 LIMIT 1) END AS last_id) AS searched
   LEFT JOIN LATERAL (
     SELECT {shown}
       FROM (SELECT * FROM tickwright.executions WHERE id < $1 ORDER BY id DESC LIMIT $5) AS e JOIN tickwright.batches b ON b.id = e.batch_id
@@ -20,13 +20,13 @@ SELECT found.*, looked.last_id
 -- name: list_executions_of
 -- The same of one batch ($2 its kind, $6 its name), before the slot $1; last_slot_at is where it stopped.
 -- Index: batches_name_key, executions_batch_id_slot_at_key.
-SELECT found.*, looked.last_slot_at
+SELECT found.*, searched.last_slot_at
   FROM (SELECT id, name, kind FROM tickwright.batches WHERE kind = $2 AND name = $6) AS b
  CROSS JOIN LATERAL (
    SELECT CASE WHEN $3::text[] IS NOT NULL THEN
             (SELECT slot_at FROM tickwright.executions
               WHERE batch_id = b.id AND slot_at < coalesce($1, 'infinity'::timestamptz) ORDER BY slot_at DESC OFFSET $5 - 1 LIMIT 1) END AS last_slot_at
- ) AS looked
+ ) AS searched
   LEFT JOIN LATERAL (
     SELECT {shown}
       FROM (SELECT * FROM tickwright.executions WHERE batch_id = b.id AND slot_at < coalesce($1, 'infinity'::timestamptz) ORDER BY slot_at DESC LIMIT $5) AS e

@@ -235,25 +235,25 @@ class TwoStoreRunClaims:
             answers.append(answer)
         if refused and self._redis is not None:
             with suppress(Unavailable):  # else the claims expire
-                await self._redis_availability.ask(self._redis.end(refused, owner))
+                await self._redis_availability.watch(self._redis.end(refused, owner))
         return answers
 
     async def _begin_redis(self, runs: Sequence[Run], owner: int) -> list[Begun] | None:
-        if self._redis is None or not self._redis_availability.should_ask():
+        if self._redis is None or not self._redis_availability.should_try():
             return None
         try:
-            return await self._redis_availability.ask(self._redis.begin(runs, owner))
+            return await self._redis_availability.watch(self._redis.begin(runs, owner))
         except Unavailable:
             return None
 
     async def _begin_ledger(self, runs: Sequence[Run], owner: int, *, alone: bool) -> list[Begun] | None:
         if not runs:
             return []
-        if not alone and not self._ledger_availability.should_ask():
+        if not alone and not self._ledger_availability.should_try():
             return None
         try:
             await self._write_unwritten()
-            return await self._ledger_availability.ask(self.ledger.begin(runs, owner))
+            return await self._ledger_availability.watch(self.ledger.begin(runs, owner))
         except Unavailable:
             if alone:
                 raise
@@ -269,21 +269,21 @@ class TwoStoreRunClaims:
         claims = [self._claims_of(end, owner) for end in ended]
         for end in ended:
             self._claims.pop(_key(end.run, end.begun), None)
-        ledger = await self._ask_ledger(self.ledger.end, ended, claims)
-        redis = await self._ask_redis(
+        ledger = await self._query_ledger(self.ledger.end, ended, claims)
+        redis = await self._query_redis(
             lambda redis, group, part: redis.end(part, group[0], carry=group[1]), ended, claims, ledger
         )
         if lost := [end for n, end in enumerate(ended) if ledger.get(n) is False and redis.get(n) and _succeeded(end)]:
             with suppress(Unavailable):  # before the next runs succeed; else ``carry`` does it
-                await self._ledger_availability.ask(self.ledger.carry_over([_success(end) for end in lost]))
+                await self._ledger_availability.watch(self.ledger.carry_over([_success(end) for end in lost]))
         return [self._is_ours(end, claims[n], ledger.get(n), redis.get(n)) for n, end in enumerate(ended)]
 
     async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
         """Renew the claims of running tasks; one is lost if a store reports that and the other does not contradict."""
         claims = [self._claims_of(end, owner) for end in held]
         ledger, redis = await asyncio.gather(
-            self._ask_ledger(self.ledger.renew, held, claims),
-            self._ask_redis(lambda redis, group, part: redis.renew(part, group[0]), held, claims, {}),
+            self._query_ledger(self.ledger.renew, held, claims),
+            self._query_redis(lambda redis, group, part: redis.renew(part, group[0]), held, claims, {}),
         )
         if held and not ledger and not redis:
             raise Unavailable("claims_unavailable", "neither the database nor Redis answers which runs are ours")
@@ -298,7 +298,7 @@ class TwoStoreRunClaims:
         unknown = _Claims(owner, None if self._redis is None else end.begun, end.begun)
         return self._claims.get(_key(end.run, end.begun), unknown)
 
-    async def _ask_ledger(
+    async def _query_ledger(
         self,
         call: Callable[[Sequence[Ended], int], Awaitable[list[bool]]],
         runs: Sequence[Ended],
@@ -308,9 +308,9 @@ class TwoStoreRunClaims:
         for n, (run, claim) in enumerate(zip(runs, claims, strict=True)):
             if claim.ledger is not None:
                 groups[claim.owner].append((n, run._replace(begun=claim.ledger)))
-        return await _ask_groups(groups, self._ledger_availability, lambda owner, part: call(part, owner))
+        return await _query_groups(groups, self._ledger_availability, lambda owner, part: call(part, owner))
 
-    async def _ask_redis(
+    async def _query_redis(
         self,
         call: Callable[[CarryingRunClaims, tuple[int, bool], Sequence[Ended]], Awaitable[list[bool]]],
         runs: Sequence[Ended],
@@ -325,7 +325,7 @@ class TwoStoreRunClaims:
             if claim.redis is not None:
                 begun = claim.redis._replace(begun_s=run.begun.begun_s)
                 groups[claim.owner, not ledger.get(n)].append((n, run._replace(begun=begun)))
-        return await _ask_groups(groups, self._redis_availability, lambda group, part: call(redis, group, part))
+        return await _query_groups(groups, self._redis_availability, lambda group, part: call(redis, group, part))
 
     def _is_ours(self, end: Ended, claims: _Claims, ledger: bool | None, redis: bool | None) -> bool:
         """Return whether the run was ours; Redis proves it when the session was lost without the ledger."""
@@ -347,13 +347,13 @@ class TwoStoreRunClaims:
             Unavailable: A store does not answer. Call it again.
         """
         await self._write_unwritten()
-        if self._redis is not None and self._redis_availability.should_ask():
+        if self._redis is not None and self._redis_availability.should_try():
             for _ in range(CARRY_ROUNDS_MAX):
-                successes = await self._redis_availability.ask(self._redis.carried(CARRY_BATCH))
+                successes = await self._redis_availability.watch(self._redis.carried(CARRY_BATCH))
                 if not successes:
                     break
-                await self._ledger_availability.ask(self.ledger.carry_over(successes))
-                await self._redis_availability.ask(self._redis.forget(successes))
+                await self._ledger_availability.watch(self.ledger.carry_over(successes))
+                await self._redis_availability.watch(self._redis.forget(successes))
         return len(self._unwritten)
 
     async def _write_unwritten(self) -> None:
@@ -367,14 +367,14 @@ class TwoStoreRunClaims:
                 groups[claims.owner].append(end._replace(begun=claims.ledger))
         unclaimed = [end for end, claims in unwritten.values() if claims.ledger is None]
         for owner, part in groups.items():
-            ours = await self._ledger_availability.ask(self.ledger.end(part, owner))
+            ours = await self._ledger_availability.watch(self.ledger.end(part, owner))
             unclaimed += [end for end, mine in zip(part, ours, strict=True) if not mine and _succeeded(end)]
-        await self._ledger_availability.ask(self.ledger.carry_over([_success(end) for end in unclaimed]))
+        await self._ledger_availability.watch(self.ledger.carry_over([_success(end) for end in unclaimed]))
         for key in unwritten:
             self._unwritten.pop(key, None)
 
 
-async def _ask_groups(
+async def _query_groups(
     groups: Mapping[G, Sequence[tuple[int, Ended]]],
     availability: StoreAvailability,
     question: Callable[[G, Sequence[Ended]], Awaitable[list[bool]]],
@@ -382,10 +382,10 @@ async def _ask_groups(
     """Return the answers by number; none for a group that the store did not answer."""
     answers: dict[int, bool] = {}
     for group, numbered in groups.items():
-        if not availability.should_ask():
+        if not availability.should_try():
             break
         try:
-            found = await availability.ask(question(group, [run for _, run in numbered]))
+            found = await availability.watch(question(group, [run for _, run in numbered]))
         except Unavailable:
             break
         answers.update(zip((n for n, _ in numbered), found, strict=True))

@@ -23,7 +23,7 @@ from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_json, read_json
 from tickwright.domain.secrets import MASK, REFERENCE
-from tickwright.ports.views import Doors, Reason, UserData
+from tickwright.ports.views import AccessGranting, Reason, UserData
 
 PARTY_BYTES_MAX = 65_536
 POINTER_CHARS_MAX = 300
@@ -316,7 +316,7 @@ class EntityModule(msgspec.Struct, kw_only=True):
     next_window_at: datetime | None
 
 
-class EntityDetail(EntityView, UserData, Doors, kw_only=True):
+class EntityDetail(EntityView, UserData, AccessGranting, kw_only=True):
     """One entity.
 
     Attributes:

@@ -101,9 +101,9 @@ class FallbackMarks:
 
     async def claim(self, windows: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
         """Claim in Redis, or in the ledger while Redis is unavailable; never in both."""
-        if self._redis is not None and self._availability.should_ask():
+        if self._redis is not None and self._availability.should_try():
             try:
-                return await self._availability.ask(self._claim_in_redis(self._redis, windows, token, lease))
+                return await self._availability.watch(self._claim_in_redis(self._redis, windows, token, lease))
             except Unavailable:
                 pass
         claimed = await self._ledger.claim(windows, token, lease)
@@ -119,7 +119,7 @@ class FallbackMarks:
         others = 0
         if of_redis and self._redis is not None:
             try:
-                others += await self._availability.ask(self._redis.seal(of_redis, token, keep=keep))
+                others += await self._availability.watch(self._redis.seal(of_redis, token, keep=keep))
             except Unavailable:
                 of_ledger += of_redis
         if of_ledger:
@@ -135,7 +135,7 @@ class FallbackMarks:
         of_ledger, of_redis = self._by_store(windows, token)
         if of_redis and self._redis is not None:
             with suppress(Unavailable):
-                await self._availability.ask(self._redis.release(of_redis, token))
+                await self._availability.watch(self._redis.release(of_redis, token))
         if of_ledger:
             await self._ledger.release(of_ledger, token)
             self._forget(of_ledger, token)

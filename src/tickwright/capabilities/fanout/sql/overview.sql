@@ -3,7 +3,7 @@
 -- their number, what waits in the queue, what became of tasks in the last minute. Index: entities_polled, modules_pkey; a row per session.
 WITH RECURSIVE {lists}
 SELECT (SELECT count(*) FROM (SELECT FROM tickwright.entities WHERE is_polling_enabled LIMIT $1) AS bounded) AS entities,
-       (SELECT count(DISTINCT m.name) FROM looked l CROSS JOIN LATERAL string_to_table(l.list, ',') AS part
+       (SELECT count(DISTINCT m.name) FROM searched l CROSS JOIN LATERAL string_to_table(l.list, ',') AS part
           JOIN tickwright.modules m ON m.name = upper(btrim(part, E' \t\r\n\f\v'))) AS modules,
        said.*
   FROM (SELECT count(*) AS consumers,

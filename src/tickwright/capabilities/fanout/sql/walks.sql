@@ -13,7 +13,7 @@ lists AS (
     FROM lists l CROSS JOIN LATERAL (
       SELECT e.polling_enabled_modules AS list FROM tickwright.entities e
        WHERE e.is_polling_enabled AND e.polling_enabled_modules > l.list ORDER BY e.polling_enabled_modules LIMIT 1) AS n
-), looked AS MATERIALIZED (
+), searched AS MATERIALIZED (
   SELECT list FROM lists LIMIT 1000
 );
 
@@ -21,9 +21,9 @@ lists AS (
 -- The view listed_modules at a bounded cost: of those lists, the first 200 names of each, and a million entities in all.
 {lists}, numbered AS MATERIALIZED (
   SELECT list, (SELECT count(*) FROM (SELECT FROM tickwright.entities e
-                                       WHERE e.is_polling_enabled AND e.polling_enabled_modules = looked.list
-                                       LIMIT (SELECT 1000000 / greatest(count(*), 1) FROM looked)) AS some_of_them) AS entities
-    FROM looked
+                                       WHERE e.is_polling_enabled AND e.polling_enabled_modules = searched.list
+                                       LIMIT (SELECT 1000000 / greatest(count(*), 1) FROM searched)) AS some_of_them) AS entities
+    FROM searched
 ), listed AS MATERIALIZED (
   SELECT l.list, p.name, l.entities
     FROM numbered l

@@ -265,7 +265,7 @@ class DeadLetterAdmin:
         """
         JobFilter(ids=None if ids is None else tuple(ids), task_type=subject).check(MANY_MAX)
         row = await self._pool.fetchrow(_SQL["count_dead"], kind, ids, subject, COUNTED_MAX)
-        return Requeued(row["found"], [], row["looked"] == COUNTED_MAX, dry_run=True)
+        return Requeued(row["found"], [], row["searched"] == COUNTED_MAX, dry_run=True)
 
     async def requeue(
         self,

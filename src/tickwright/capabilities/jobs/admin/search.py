@@ -290,7 +290,7 @@ class JobSearch:
         sql = query.sql("count_walk", source=source)
         rows = await fetch_page(self._pool, sql, *query.arguments(), COUNT_TIME, COUNT_MAX)
         seen = sum(row["seen"] for row in rows)
-        is_whole = seen < COUNT_MAX and sum(row["looked"] for row in rows) == seen
+        is_whole = seen < COUNT_MAX and sum(row["searched"] for row in rows) == seen
         counts = {row["status"]: row["jobs"] for row in rows}
         return SearchCounts(counts, frozenset() if is_whole else frozenset(map(str, states)))
 
@@ -308,12 +308,12 @@ def read_rows(rows: Sequence[Any], rows_max: int, limit: int, *, down: bool) -> 
     searched = 0
     for row in rows:
         if row["matches"] is None:
-            return SearchPage(ids, row["id"] + (1 if down else -1), row["looked"] - 1)
+            return SearchPage(ids, row["id"] + (1 if down else -1), row["searched"] - 1)
         if row["matches"] and len(ids) == limit:
             return SearchPage(ids, ids[-1], searched)
         if row["matches"]:
             ids.append(row["id"])
-        searched = row["looked"]
+        searched = row["searched"]
         if row["ended"]:
             return SearchPage(ids, None, searched)
         if searched == rows_max:

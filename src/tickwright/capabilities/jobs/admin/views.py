@@ -14,7 +14,7 @@ from tickwright.capabilities.jobs.model import furthest_start_s
 from tickwright.domain.masking import masked_address
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, instant_text, wait_text
 from tickwright.domain.traceparent import read_traceparent
-from tickwright.ports.views import Doors, Explanation, Reason, UserData, view
+from tickwright.ports.views import AccessGranting, Explanation, Reason, UserData, view
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class BulkAction(msgspec.Struct):
     dry_run: bool = False
 
 
-class TaskTypeView(msgspec.Struct, Doors, kw_only=True):
+class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
     """A task type; ``signing_secrets`` is the number of secrets in use."""
 
     name: str
@@ -177,7 +177,7 @@ class SecretView(msgspec.Struct):
     overlap: str
 
 
-class DeadLetter(msgspec.Struct, Doors):
+class DeadLetter(msgspec.Struct, AccessGranting):
     """A dead letter, which can be requeued."""
 
     kind: str

@@ -13,9 +13,9 @@ SELECT id, tickwright.message_fits(payload, headers) AS fits FROM tickwright.out
  ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED;
 
 -- name: count_dead
--- How many of a kind a filter matches among the first $4: found, and looked (read). No index has a subject, so the count is bounded. Index:
+-- How many of a kind a filter matches among the first $4: found, and searched (read). No index has a subject, so the count is bounded. Index:
 -- scheduled_tasks_dead_pkey or outbox_dead_pkey for ids, else none.
-SELECT count(*) FILTER (WHERE $3::text IS NULL OR subject = $3) AS found, count(*) AS looked FROM (
+SELECT count(*) FILTER (WHERE $3::text IS NULL OR subject = $3) AS found, count(*) AS searched FROM (
   SELECT subject FROM tickwright.dead_letters
    WHERE kind = $1 AND ($2::bigint[] IS NULL OR id = ANY ($2)) LIMIT $4
 ) AS seen;

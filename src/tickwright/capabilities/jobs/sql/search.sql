@@ -27,24 +27,24 @@ AND t.id = ANY ($13::bigint[]);
 -- name: search_newest
 -- The matches among the next $11 jobs below an id, and how far the search came: the first row whose matches is NULL was not read, because
 -- the time ($9) was over. Indexes: the primary keys of the tables of the source, read backwards.
-SELECT l.id, l.looked, l.ended, l.matches
-  FROM (SELECT t.id, row_number() OVER way AS looked, lead(t.id) OVER way IS NULL AS ended,
+SELECT l.id, l.searched, l.ended, l.matches
+  FROM (SELECT t.id, row_number() OVER way AS searched, lead(t.id) OVER way IS NULL AS ended,
                CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $9::interval
                     THEN coalesce({matches}, false) END AS matches
           FROM {source} t WHERE t.id < $10::bigint {within}
         WINDOW way AS (ORDER BY t.id DESC) ORDER BY t.id DESC LIMIT $11::bigint) AS l
- WHERE l.matches IS NOT FALSE OR l.ended OR l.looked = $11
+ WHERE l.matches IS NOT FALSE OR l.ended OR l.searched = $11
  ORDER BY l.id DESC LIMIT $12::bigint;
 
 -- name: search_oldest
 -- The same upwards: the matches among the next $11 jobs above an id. Indexes: the primary keys of the tables of the source.
-SELECT l.id, l.looked, l.ended, l.matches
-  FROM (SELECT t.id, row_number() OVER way AS looked, lead(t.id) OVER way IS NULL AS ended,
+SELECT l.id, l.searched, l.ended, l.matches
+  FROM (SELECT t.id, row_number() OVER way AS searched, lead(t.id) OVER way IS NULL AS ended,
                CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $9::interval
                     THEN coalesce({matches}, false) END AS matches
           FROM {source} t WHERE t.id > $10::bigint {within}
         WINDOW way AS (ORDER BY t.id) ORDER BY t.id LIMIT $11::bigint) AS l
- WHERE l.matches IS NOT FALSE OR l.ended OR l.looked = $11
+ WHERE l.matches IS NOT FALSE OR l.ended OR l.searched = $11
  ORDER BY l.id LIMIT $12::bigint;
 
 -- name: of_type
@@ -78,7 +78,7 @@ SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 -- name: count_walk
 -- How many of the newest $10 jobs match, by status, and how many were read in time. Indexes: the primary keys of the tables of the source,
 -- read backwards.
-SELECT l.status, count(*) FILTER (WHERE l.matches) AS jobs, count(l.matches) AS looked, count(*) AS seen
+SELECT l.status, count(*) FILTER (WHERE l.matches) AS jobs, count(l.matches) AS searched, count(*) AS seen
   FROM (SELECT t.status,
                CASE WHEN clock_timestamp() < statement_timestamp() + $9::interval THEN coalesce({matches}, false) END AS matches
           FROM {source} t ORDER BY t.id DESC LIMIT $10) AS l

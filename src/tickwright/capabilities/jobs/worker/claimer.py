@@ -92,11 +92,11 @@ class Claimer:
         runner: Runner,
         clock: DbClock,
         wakeup: ArmedWakeup,
-        takes: ClaimReceiver,
-        pacer: SharedLimits,
+        receiver: ClaimReceiver,
+        limits: SharedLimits,
     ) -> None:
         self._store, self._gate, self._session, self._runner, self._clock = store, gate, session, runner, clock
-        self._wakeup, self._takes, self._limits = wakeup, takes, pacer
+        self._wakeup, self._receiver, self._limits = wakeup, receiver, limits
         self._frontier = ClaimFrontier(self._limited)
         self.sleep = IdleSleep(wakeup)
         self._turn = 0
@@ -104,7 +104,7 @@ class Claimer:
         self._paced: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._sweep_plan: ClaimPlan | None = None
-        self._crowded = False
+        self._type_left_out = False
         self._full_since_s: float | None = None
         self._sharing: asyncio.Task[None] | None = None
         self._bytes: Counter[str] = Counter()
@@ -184,13 +184,13 @@ class Claimer:
         if budget <= 0 or not self._session.holds() or not (limits.withheld or monotonic() >= limits.again_s):
             return
         if self._sharing is None:
-            self._sharing = asyncio.create_task(self._takes.share_again())
+            self._sharing = asyncio.create_task(self._receiver.share_again())
         done, _ = await asyncio.wait([self._sharing], timeout=SHARE_S)
         if done:
             sharing, self._sharing = self._sharing, None
             sharing.result()
 
-    def arrived(self) -> Sequence[ClaimedRow]:
+    def unaccepted(self) -> Sequence[ClaimedRow]:
         """Return the jobs of a finished claim that are not taken over yet."""
         answer = None if self._pending is None else self._pending.answer
         if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
@@ -225,7 +225,7 @@ class Claimer:
         await self._sleep_or_wait(claimed.now_s, self._frontier.next_due_s)
 
     async def _sleep_or_wait(self, now_s: float, next_due_s: float | None) -> None:
-        if self._crowded:  # a type had no room and was not claimed
+        if self._type_left_out:  # a type had no room and was not claimed
             await self._wait_for_room(GAP_S)
         else:
             await self._sleep_until(now_s, next_due_s)
@@ -261,7 +261,7 @@ class Claimer:
         if (within_s := now - self._measured_s) >= RATE_WINDOW_S:
             self._measured_s = now
             ending = Counter[str]()
-            for name, state in self._takes.types().items():
+            for name, state in self._receiver.types().items():
                 at_once = self._runner.slots if state.is_async else self._runner.threads
                 ending[name] = min(PREFETCH_MAX, int(PREFETCH_S * state.ended.take_rate(within_s, at_once=at_once)))
             self._ending = ending
@@ -271,7 +271,7 @@ class Claimer:
         return min(PREFETCH_MAX, self._prefetch_by_type().total())
 
     def _budget(self) -> int:
-        if self._takes.backlog() > BACKLOG_MAX:
+        if self._receiver.backlog() > BACKLOG_MAX:
             return 0
         runner, sweep = self._runner, self._sweep_plan
         coming = min(sweep.total_max, sum(sweep.rows_max)) if sweep else 0
@@ -285,15 +285,15 @@ class Claimer:
 
     def _allowance(self, budget: int, arriving: ClaimedJobs | None) -> dict[str, int]:
         allowance = {}
-        self._crowded = False
+        self._type_left_out = False
         arrive, lengths = (arriving.counts, arriving.lengths) if arriving else (Counter(), Counter())
         room, shares, threads = self._byte_room(lengths), self._slot_shares(arrive), self._thread_shares(arrive)
-        for name, state in self._takes.types().items():
+        for name, state in self._receiver.types().items():
             if state.kind.waits or state.kind.rate_per_s is not None:
                 continue
             rows = min(budget, shares[name]) if room(name) else 0
             free = state.free(state.held + arrive[name])
-            self._crowded = self._crowded or (rows == 0 and free != 0)
+            self._type_left_out = self._type_left_out or (rows == 0 and free != 0)
             allowance[name] = min(rows, rows if free is None else free, threads.get(name, rows))
         return allowance
 
@@ -305,7 +305,7 @@ class Claimer:
         coming, ahead = Counter(coming), self._prefetch_by_type()
         if self._sweep_plan is not None:
             coming.update(dict(zip(self._sweep_plan.types, self._sweep_plan.rows_max, strict=True)))
-        held = {name: state.places + coming[name] for name, state in self._takes.types().items()}
+        held = {name: state.places + coming[name] for name, state in self._receiver.types().items()}
         most = self._runner.type_slots_max
         used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
         free = self._runner.slots - sum(used.values())
@@ -317,7 +317,7 @@ class Claimer:
         Beside that share, a type may have as many as its threads end in a fifth of a second. Types with more due jobs
         get even parts of the free threads. Each other type gets at least one, so that a claim finds its jobs, too.
         """
-        coming, kinds = Counter(coming) + self.may_return(), self._takes.types().items()
+        coming, kinds = Counter(coming) + self.may_return(), self._receiver.types().items()
         held = {name: state.places + coming[name] for name, state in kinds if not state.is_async}
         ahead = self._prefetch_by_type()
         most = allot(self._runner.threads, 0, all_free=self._runner.threads)
@@ -331,7 +331,7 @@ class Claimer:
         for name, share in shares.items():
             rows[name] = min(share, part if name in parts else 1) + max(0, ahead[name] - held[name])
             if rows[name] < ahead[name] // 2:  # a claim for a few jobs costs too much
-                rows[name], self._crowded = 0, True
+                rows[name], self._type_left_out = 0, True
             elif not rows[name]:
                 self._runner.notify_when_thread_free()
         return rows
@@ -407,15 +407,15 @@ class Claimer:
         if claimed.rows:
             self._bytes += claimed.lengths
             self.sleep.found_work()
-            self._takes.take(claimed)
+            self._receiver.take(claimed)
 
     def _limited(self, name: str) -> bool:
-        state = self._takes.types().get(name)
+        state = self._receiver.types().get(name)
         return state is None or state.granted is not None or not state.is_async
 
     async def _claim_paced(self, budget: int) -> None:
         now = monotonic()
-        for name, state in self._takes.types().items():
+        for name, state in self._receiver.types().items():
             if state.kind.rate_per_s is None or state.kind.waits or now < state.paced_until_s:
                 continue
             if not self._byte_room()(name):
@@ -442,7 +442,7 @@ class Claimer:
         if next_due_s is not None:
             wait_s = min(wait_s, next_due_s - now_s - HORIZON.total_seconds() + GAP_S / 2)
         now = monotonic()
-        paced = [state.paced_until_s - now for state in self._takes.types().values() if state.paced_more]
+        paced = [state.paced_until_s - now for state in self._receiver.types().values() if state.paced_more]
         await self.sleep.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *paced])))
 
 

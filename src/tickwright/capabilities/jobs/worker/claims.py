@@ -14,7 +14,7 @@ import asyncpg
 import structlog
 
 from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange, with_claim_ranges
-from tickwright.ports.ids import hear_database, monotonic, unix_seconds
+from tickwright.ports.ids import monotonic, record_database_time, unix_seconds
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -54,7 +54,7 @@ class ClaimedJobs:
         rows: The claimed jobs, unordered.
         now_s: The database's clock at the end of the statement.
         next_due_s: The first due instant behind the horizon, in the ranges of the claim.
-        looked_s: The database's clock at the snapshot: rows that are inserted later are not in it.
+        snapshot_s: The database's clock at the snapshot: rows that are inserted later are not in it.
         new_ranges: Priorities in use that the worker did not know.
         fire_s: The starts of rate-limited jobs, by id.
         rate_per_s: The rate of the type at which these starts were taken.
@@ -66,7 +66,7 @@ class ClaimedJobs:
     rows: list[ClaimedRow]
     now_s: float
     next_due_s: float | None
-    looked_s: float
+    snapshot_s: float
     new_ranges: list[ClaimRange]
     fire_s: dict[int, float] = field(default_factory=dict)
     rate_per_s: float | None = None
@@ -122,7 +122,7 @@ class ClaimStore:
         """Claim, alone or inside the caller's transaction."""
         records = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
         summary = records.pop()  # by the contract of the query, in the columns of jobs
-        hear_database(now_s := summary["execute_s"])
+        record_database_time(now_s := summary["execute_s"])
         found: list[ClaimRange] = []
         empty: list[ClaimRange] = []
         while records and records[-1]["id"] is None:
@@ -132,7 +132,7 @@ class ClaimStore:
             list(starmap(ClaimedRow, records)),
             now_s,
             next_due_s=summary["due_s"],
-            looked_s=summary["expires_s"],
+            snapshot_s=summary["expires_s"],
             new_ranges=found,
             was_cut=summary["max_attempts"] > 0,
             empty_ranges=empty,

@@ -156,7 +156,7 @@ class ClaimFrontier:
         self._keep_productive(latest)
         if more:
             self._advance(latest, heated)
-        self._settle(scope, claimed.looked_s)
+        self._settle(scope, claimed.snapshot_s)
         return bool(more or claimed.new_ranges or self._round)
 
     def _keep_productive(self, keys: Iterable[tuple[str, int]]) -> None:
@@ -177,12 +177,12 @@ class ClaimFrontier:
             if self.dragging or not self._limited(key[0]):
                 self._ranges[key].frontier_s = due_s
 
-    def _settle(self, scope: ClaimScope, looked_s: float) -> None:
+    def _settle(self, scope: ClaimScope, snapshot_s: float) -> None:
         """Reset the frontiers of types without more due jobs; while sweeps run, to a little before the last claim.
 
         Without a frontier, each claim of another type's drain would read their dead rows.
         """
-        frontier_s = looked_s - LOOKBACK_S if self.hot or self.dragging else 0.0
+        frontier_s = snapshot_s - LOOKBACK_S if self.hot or self.dragging else 0.0
         for claim_range in scope.ranges:
             if claim_range.task_type not in self.hot:
                 claim_range.frontier_s = frontier_s
@@ -222,7 +222,9 @@ class ClaimFrontier:
         self._slow_claims = self._slow_claims + 1 if slow else 0
         if self._slow_claims >= DRAG_CLAIMS:
             _log.warning(
-                "jobs.dead_rows_slow_claims", claim_s=round(took_s, 3), advice="look for a long-open transaction"
+                "jobs.dead_rows_slow_claims",
+                claim_s=round(took_s, 3),
+                advice="find a long-open transaction",
             )
             self._drag_until_s = monotonic() + DRAG_FOR_S
             self._swept_s, self._sweep_took_s = monotonic(), took_s

@@ -305,7 +305,7 @@ class JobWorker:
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:
         held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
-        arriving = [(row.id, row.fence) for row in self.claimer.arrived()]
+        arriving = [(row.id, row.fence) for row in self.claimer.unaccepted()]
         known = [*held, *arriving, *self.result_writer.known()]
         released, locked = await self._store.strays(connection, token, known)
         for job_id, fence in locked:  # known from now on; released when the other session ends its transaction

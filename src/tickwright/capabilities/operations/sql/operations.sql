@@ -1,9 +1,9 @@
 -- name: list_audit
 -- A page of the audit trail before the line $1, newest first: of an action $2, of actions with the prefix $3, of a subject $4, of an actor
 -- $5. With a filter it reads at most $7 lines; last_id is the last one where it stopped. Index: audit_pkey.
-SELECT found.*, looked.last_id
+SELECT found.*, searched.last_id
   FROM (SELECT CASE WHEN num_nonnulls($2::text, $3::text, $4::text, $5::text) > 0 THEN
-                 (SELECT id FROM tickwright.audit WHERE id < $1 ORDER BY id DESC OFFSET $7 - 1 LIMIT 1) END AS last_id) AS looked
+                 (SELECT id FROM tickwright.audit WHERE id < $1 ORDER BY id DESC OFFSET $7 - 1 LIMIT 1) END AS last_id) AS searched
   LEFT JOIN LATERAL (
     SELECT id, at, actor, action, subject, before, after
       FROM (SELECT * FROM tickwright.audit WHERE id < $1 ORDER BY id DESC LIMIT $7) AS a

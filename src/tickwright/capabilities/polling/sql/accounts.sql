@@ -6,10 +6,10 @@ c.account_id, c.polling_interval_minutes, c.placed_interval_minutes, c.max_age_d
 -- name: list_accounts
 -- A page of accounts with ids above $1. $3 is a text that an id contains, in any case. With $3 the page reads at most $4
 -- accounts; last_id is the last one read, if accounts are left. Index: polling_schedule_config_pkey, account_lags_pkey.
-SELECT found.*, looked.last_id
+SELECT found.*, searched.last_id
   FROM (SELECT CASE WHEN $3::text IS NOT NULL THEN
                  (SELECT account_id FROM tickwright.polling_schedule_config WHERE account_id > $1 ORDER BY account_id OFFSET $4 - 1 LIMIT 1)
-               END AS last_id) AS looked
+               END AS last_id) AS searched
   LEFT JOIN LATERAL (
     SELECT {shown}
       FROM (SELECT * FROM tickwright.polling_schedule_config WHERE account_id > $1 ORDER BY account_id LIMIT $4) AS c
@@ -21,13 +21,13 @@ SELECT found.*, looked.last_id
 -- name: list_lagging
 -- A page of accounts, the worst lag first, those without a lag last: below the lag $1 (-1 for none), above the id $2. It reads the
 -- first $5 accounts by id; $4 is a text that an id contains. Small: a row per account. Index: polling_schedule_config_pkey.
-WITH looked AS MATERIALIZED (
+WITH searched AS MATERIALIZED (
   SELECT {shown}, coalesce(l.lag, -1) AS rank
     FROM (SELECT * FROM tickwright.polling_schedule_config ORDER BY account_id LIMIT $5) AS c
     LEFT JOIN tickwright.judged_accounts l ON l.account_no = c.account_no
    WHERE $4::text IS NULL OR position(lower($4) IN lower(c.account_id)) > 0
 )
-SELECT * FROM looked WHERE rank < $1::float8 OR (rank = $1 AND account_id > $2) ORDER BY rank DESC, account_id LIMIT $3;
+SELECT * FROM searched WHERE rank < $1::float8 OR (rank = $1 AND account_id > $2) ORDER BY rank DESC, account_id LIMIT $3;
 
 -- name: get_account
 -- One account. Index: polling_schedule_config_pkey, account_lags_pkey.

@@ -27,7 +27,7 @@ SELECT (SELECT account_no FROM tickwright.polling_schedule_config WHERE account_
 -- name: page
 -- Ids below $1 that pass the filters, of the next $7 trackers, newest first; and whether no trackers are left. $5: the states to
 -- return. Indexes: trackers_pkey and tracker_intake_pkey, read backwards.
-WITH looked AS MATERIALIZED (
+WITH searched AS MATERIALIZED (
   SELECT id, account_no, partner_no, status, state FROM (
     (SELECT id, account_no, partner_no, status, CASE WHEN ended_at IS NULL THEN 'placed' ELSE 'ended' END AS state FROM tickwright.trackers
       WHERE id < $1 AND ($5::text[] IS NULL OR $5 && '{placed,ended}') ORDER BY id DESC LIMIT $7)
@@ -36,13 +36,13 @@ WITH looked AS MATERIALIZED (
       WHERE id < $1 AND ($5 IS NULL OR 'waiting' = ANY ($5)) ORDER BY id DESC LIMIT $7)
   ) AS both_tables ORDER BY id DESC LIMIT $7
 ), fitting AS (
-  SELECT id FROM looked
+  SELECT id FROM searched
    WHERE ($2::integer IS NULL OR account_no = $2) AND ($3::smallint IS NULL OR partner_no = $3)
      AND ($4::text IS NULL OR status = $4) AND ($5 IS NULL OR state = ANY ($5))
    ORDER BY id DESC LIMIT $6
 )
-SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, (SELECT min(id) FROM looked) AS lowest_id,
-       (SELECT count(*) FROM looked) < $7 AS whole;
+SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, (SELECT min(id) FROM searched) AS lowest_id,
+       (SELECT count(*) FROM searched) < $7 AS whole;
 
 -- name: page_of_few
 -- The same for an account with few trackers: it reads all of them, down to the last of $7 waiting ones. Adding 0 prevents a walk along
@@ -51,13 +51,13 @@ WITH waiting AS MATERIALIZED (
   SELECT id, account_no, partner_no, status FROM tickwright.tracker_intake WHERE id < $1 ORDER BY id DESC LIMIT $7
 ), edge AS MATERIALIZED (
   SELECT CASE WHEN count(*) < $7 THEN 0 ELSE min(id) END AS id FROM waiting
-), looked AS MATERIALIZED (
+), searched AS MATERIALIZED (
   SELECT t.id, t.partner_no, t.status, CASE WHEN t.ended_at IS NULL THEN 'placed' ELSE 'ended' END AS state FROM tickwright.trackers t
    WHERE t.account_no = $2 AND t.id + 0 < $1 AND t.id + 0 >= (SELECT id FROM edge)
   UNION ALL
   SELECT id, partner_no, status, 'waiting' FROM waiting WHERE account_no = $2
 ), fitting AS (
-  SELECT id FROM looked
+  SELECT id FROM searched
    WHERE ($3::smallint IS NULL OR partner_no = $3) AND ($4::text IS NULL OR status = $4)
      AND ($5::text[] IS NULL OR state = ANY ($5))
    ORDER BY id DESC LIMIT $6
@@ -67,7 +67,7 @@ SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, edge.id AS lowest
 -- name: page_by_external
 -- Trackers that pass the filters with external ids after $1 (or equal, of a partner above $8) and before $9, in that order, of the next
 -- $7 trackers; $2 to $6 as in page. Indexes: trackers_external, tracker_intake_external_id_partner_no_key.
-WITH looked AS MATERIALIZED (
+WITH searched AS MATERIALIZED (
   SELECT external_id, partner_no, id, account_no, status, state FROM (
     (SELECT external_id, partner_no, id, account_no, status, CASE WHEN ended_at IS NULL THEN 'placed' ELSE 'ended' END AS state
        FROM tickwright.trackers
@@ -79,18 +79,18 @@ WITH looked AS MATERIALIZED (
       ORDER BY external_id, partner_no LIMIT $7)
   ) AS both_tables ORDER BY external_id, partner_no LIMIT $7
 ), fitting AS MATERIALIZED (
-  SELECT external_id, partner_no, id FROM looked
+  SELECT external_id, partner_no, id FROM searched
    WHERE ($2::integer IS NULL OR account_no = $2) AND ($3::smallint IS NULL OR partner_no = $3)
      AND ($4::text IS NULL OR status = $4) AND ($5 IS NULL OR state = ANY ($5))
    ORDER BY external_id, partner_no LIMIT $6
 ), last AS (
-  SELECT external_id, partner_no FROM looked ORDER BY external_id DESC, partner_no DESC LIMIT 1
+  SELECT external_id, partner_no FROM searched ORDER BY external_id DESC, partner_no DESC LIMIT 1
 )
 SELECT ARRAY (SELECT id FROM fitting ORDER BY external_id, partner_no) AS ids,
        ARRAY (SELECT external_id::text FROM fitting ORDER BY external_id, partner_no) AS external_ids,
        ARRAY (SELECT partner_no FROM fitting ORDER BY external_id, partner_no) AS partner_nos,
        (SELECT external_id FROM last) AS last_external_id, (SELECT partner_no FROM last) AS last_partner_no,
-       (SELECT count(*) FROM looked) < $7 AS whole;
+       (SELECT count(*) FROM searched) < $7 AS whole;
 
 -- name: is_few
 -- Whether an account has at most $2 trackers. Index: trackers_account.

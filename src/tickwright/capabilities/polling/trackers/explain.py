@@ -143,7 +143,7 @@ def explain(facts: Row, position: TopicPosition | None = None) -> Explanation:
         reasons = [*_paused(facts), *_waiting(facts), *_not_callable(facts)]
     else:
         reasons = [
-            *_on_the_way(facts, position),
+            *_in_transit(facts, position),
             *_paused(facts),
             *_not_called(facts),
             *_held_back(facts),
@@ -188,7 +188,7 @@ def _paused(facts: Row) -> Iterator[Reason]:
             yield Reason(f"{kind}_paused", text)
 
 
-def _on_the_way(facts: Row, position: TopicPosition | None) -> Iterator[Reason]:
+def _in_transit(facts: Row, position: TopicPosition | None) -> Iterator[Reason]:
     """Yield how far its last poll has come."""
     if facts["done_at"] is not None or facts["turn_selected"] is None:
         return

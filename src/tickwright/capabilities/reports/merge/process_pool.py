@@ -165,7 +165,7 @@ class MergeProcess:
 
 POLL_S = 0.2
 """Interval at which a merge's files are measured."""
-KEEP_LOOK_S = 5.0
+KEEP_CHECK_S = 5.0
 UNAVAILABLE_S = 1.0
 TAKES_MAX = 5
 
@@ -231,7 +231,7 @@ class MergeProcesses(LoopService):
             self._all.add(process)
             self._warm.append(process)
             self._ready.set()
-        return KEEP_LOOK_S
+        return KEEP_CHECK_S
 
     @property
     def _wanted(self) -> int:

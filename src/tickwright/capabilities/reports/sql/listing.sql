@@ -26,11 +26,11 @@ SELECT p.listener, p.stage, p.kind, p.required, p.state, p.rows, p.bytes, p.atte
 -- name: list_reports
 -- A page of records before the id $1, newest first; filters: department $2, type $3, states $4, requester $7. Reads at most $6 of all records, or
 -- of the requester's; last_id is the last record read, if there may be more. Index: reports_pkey or reports_requester, report_parts_pkey.
-SELECT found.*, p.stages, p.parts_done, p.parts_expected, looked.last_id
+SELECT found.*, p.stages, p.parts_done, p.parts_expected, searched.last_id
   FROM (SELECT CASE WHEN $2::text IS NOT NULL OR $3::text IS NOT NULL OR $4::text[] IS NOT NULL THEN
                  coalesce((SELECT id FROM tickwright.reports WHERE $7::text IS NULL AND id < $1 ORDER BY id DESC OFFSET $6 - 1 LIMIT 1),
                           (SELECT id FROM tickwright.reports WHERE requester = $7 AND id < $1 ORDER BY id DESC OFFSET $6 - 1 LIMIT 1))
-               END AS last_id) AS looked
+               END AS last_id) AS searched
   LEFT JOIN LATERAL (
     SELECT r.id, r.source, r.type, r.query_key, r.conditions::text AS conditions, r.department, r.requester, r.status,
            coalesce(r.plan ->> 'format', 'csv') AS format, r.notify, r.stage, r.checks, r.restarts, r.deadline_at, r.file_address, r.rows,

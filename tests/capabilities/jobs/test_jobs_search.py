@@ -199,7 +199,7 @@ def _rows(rows: list[tuple[int, bool]], before: int, rows_max: int, limit: int) 
     """What the statement answers."""
     below = [row for row in rows[::-1] if row[0] < before]
     told = [
-        {"id": number, "looked": place, "ended": place == len(below), "matches": match}
+        {"id": number, "searched": place, "ended": place == len(below), "matches": match}
         for place, (number, match) in enumerate(below[:rows_max], 1)
         if match or place in {len(below), rows_max}
     ]
