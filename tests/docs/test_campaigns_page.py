@@ -2,13 +2,59 @@
 
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from tickwright.capabilities.batches.definitions.campaigns import CAMPAIGN_FIELDS, read_campaign
 from tickwright.capabilities.batches.definitions.schema import Mistakes, field_readers
-from tickwright.capabilities.batches.executions.states import BEGIN, END, states_text
+from tickwright.capabilities.batches.executions.states import BATCH_RULES, EXECUTION_RULES, TRANSITIONS, Refused, Rule
 
 PAGE = Path(__file__).parents[2] / "docs/campaigns.md"
+BEGIN, END = "<!-- states: begin, from capabilities/batches/executions/states.py -->", "<!-- states: end -->"
+_YES_NO: Mapping[str, tuple[str, str]] = {
+    "is_open": ("an execution is open", "none is open"),
+    "is_going_on": ("an execution is open, or still releases", "none is open or still releases"),
+    "is_same": ("the definition is the same", "the definition differs"),
+    "has_next": ("an occurrence is left", "no occurrence is left"),
+    "is_paused": ("it is paused", "it is not paused"),
+    "goes_on": ("it goes on", "it has ended"),
+}
+
+
+def states_text() -> str:
+    """Return the diagram and the tables of ``docs/campaigns.md`` in Markdown."""
+    return "\n".join((*_diagram(), "", *_table("a batch", BATCH_RULES), "", *_table("an execution", EXECUTION_RULES)))
+
+
+def _diagram() -> Iterator[str]:
+    yield from ("```mermaid", "stateDiagram-v2", "    [*] --> NEW : an occurrence, start")
+    for old, targets in TRANSITIONS.items():
+        for new, why in targets.items():
+            yield f"    {old} --> {new} : {why}"
+    yield "```"
+
+
+def _table(what: str, rules: Sequence[Rule[Any]]) -> Iterator[str]:
+    yield from (f"| to {what} | where | effect |", "|---|---|---|")
+    for rule in rules:
+        where = ", ".join(_condition(name, values) for name, values in rule.when.items())
+        yield f"| {rule.action} | {where or '–'} | {_effect_text(rule.effect)} |"
+
+
+def _condition(name: str, values: frozenset[Any]) -> str:
+    if name in _YES_NO:
+        return _YES_NO[name][0 if True in values else 1]
+    members: type[StrEnum] = type(next(iter(values)))
+    names = " ".join(f"`{member}`" for member in members if member in values)
+    return names if name in {"type", "status"} else f"{name} {names}"
+
+
+def _effect_text(effect: Any) -> str:
+    if isinstance(effect, Refused):
+        return f"refused: `{effect.code.format(noun='campaign')}` ({effect.advice})"
+    return str(effect.text)
 
 
 def test_the_states_on_the_page_are_the_rules_of_the_code() -> None:

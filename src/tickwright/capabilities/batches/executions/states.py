@@ -9,10 +9,10 @@
 
 An execution is *open* while it is ``NEW`` or ``IN_PROGRESS``. A rule names the facts for which it holds; for any facts
 exactly one rule of an action holds. The names of the statuses are those of the source document. Pure: the caller has
-locked the rows, asks for the effect, and writes it. ``docs/campaigns.md`` shows :func:`states_text`.
+locked the rows, asks for the effect, and writes it. ``docs/campaigns.md`` shows them all.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -282,48 +282,3 @@ def batch_effect(action: BatchAction, facts: BatchFacts) -> BatchEffect | Refuse
 def execution_effect(action: ExecutionAction, facts: ExecutionFacts) -> ExecutionEffect | Refused:
     """Return what an action does to an execution."""
     return next(rule.effect for rule in EXECUTION_RULES if rule.action is action and rule.holds(facts))
-
-
-BEGIN, END = "<!-- states: begin, from capabilities/batches/executions/states.py -->", "<!-- states: end -->"
-_YES_NO: Mapping[str, tuple[str, str]] = {
-    "is_open": ("an execution is open", "none is open"),
-    "is_going_on": ("an execution is open, or still releases", "none is open or still releases"),
-    "is_same": ("the definition is the same", "the definition differs"),
-    "has_next": ("an occurrence is left", "no occurrence is left"),
-    "is_paused": ("it is paused", "it is not paused"),
-    "goes_on": ("it goes on", "it has ended"),
-}
-
-
-def states_text() -> str:
-    """Return the diagram and the tables of ``docs/campaigns.md`` in Markdown; a test compares them with the page."""
-    return "\n".join((*_diagram(), "", *_table("a batch", BATCH_RULES), "", *_table("an execution", EXECUTION_RULES)))
-
-
-def _diagram() -> Iterator[str]:
-    yield from ("```mermaid", "stateDiagram-v2", "    [*] --> NEW : an occurrence, start")
-    for old, targets in TRANSITIONS.items():
-        for new, why in targets.items():
-            yield f"    {old} --> {new} : {why}"
-    yield "```"
-
-
-def _table(what: str, rules: Sequence[Rule[Any]]) -> Iterator[str]:
-    yield from (f"| to {what} | where | effect |", "|---|---|---|")
-    for rule in rules:
-        where = ", ".join(_condition(name, values) for name, values in rule.when.items())
-        yield f"| {rule.action} | {where or '–'} | {_effect_text(rule.effect)} |"
-
-
-def _condition(name: str, values: frozenset[Any]) -> str:
-    if name in _YES_NO:
-        return _YES_NO[name][0 if True in values else 1]
-    members: type[StrEnum] = type(next(iter(values)))
-    names = " ".join(f"`{member}`" for member in members if member in values)
-    return names if name in {"type", "status"} else f"{name} {names}"
-
-
-def _effect_text(effect: Any) -> str:
-    if isinstance(effect, Refused):
-        return f"refused: `{effect.code.format(noun='campaign')}` ({effect.advice})"
-    return str(effect.text)
