@@ -10,6 +10,7 @@ import pytest
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+from tickwright.capabilities.reports.merge.program import Job
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.domain.errors import TickwrightError
 
@@ -57,7 +58,7 @@ async def merged(
 ) -> MergedFile:
     """Merge into ``out.csv``."""
     out = folder / "out.csv"
-    return await merges.merge(parts, sql, out, form="csv", bom=False, folder=folder, bounds=bounds)
+    return (await merges.answer(Job(parts=parts, sql=sql, out=out, folder=folder, bounds=bounds))).file
 
 
 async def failed(

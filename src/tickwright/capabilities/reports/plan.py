@@ -94,6 +94,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """How long a stage waits for a part: until the last delayed check, or the deadline."""
         return timedelta(seconds=min(self.deadline_s, self.checks * self.check_every_s))
 
-    def listener(self, name: str) -> Listener | None:
-        """Return the listener of that name."""
-        return next((listener for listener in self.listeners if listener.name == name), None)
+    def listener(self, name: str) -> Listener:
+        """Return the listener of a part; the parts of a record are made from its plan."""
+        return next(listener for listener in self.listeners if listener.name == name)

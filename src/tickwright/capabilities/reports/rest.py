@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from tickwright.capabilities.reports.requests.records import ReportQuery
 from tickwright.capabilities.reports.requests.views import (
     DeadCallPage,
     DeadCallView,
@@ -182,7 +181,8 @@ def _read_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None
     ) -> Response:
         """List reports, newest first. A page that filters by more than the requester reads at most 5,000."""
         statuses = tuple(sorted(set(status or ())))
-        return answer(await service.listing.page(ReportQuery(requester, department, type, statuses, cursor, limit)))
+        filters = {"requester": requester, "department": department, "type": type}
+        return answer(await service.records.list(**filters, statuses=statuses, cursor=cursor, limit=limit))
 
     @router.get("/v1/reports/{report_id}", tags=_TAGS, dependencies=viewer, **answers(ReportDetail))
     async def get_report(report_id: Id) -> Response:

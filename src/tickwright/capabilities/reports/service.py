@@ -25,7 +25,7 @@ from urllib.parse import urlencode
 from tickwright.capabilities.reports.parts.deliveries import BODY_BYTES_MAX, Deliveries
 from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage
 from tickwright.capabilities.reports.report_types import ReportTypes
-from tickwright.capabilities.reports.requests.records import LISTING, Records, RecordsList, not_found
+from tickwright.capabilities.reports.requests.records import LISTING, Records, not_found
 from tickwright.capabilities.reports.requests.store import RecordsStore, Routes
 from tickwright.capabilities.reports.requests.views import DeadCallPage, DeadCallView, ReportFile
 from tickwright.domain.errors import Rejected, Unavailable
@@ -225,8 +225,7 @@ class ReportsService:
         storage = PartStorage(parts, resources.shared, resources.objects, probe=resources.probe)
         store = RecordsStore(pool, resources.routes)
         self.types = ReportTypes(pool, cursors)
-        self.records = Records(pool, store, self.types, storage, resources.objects)
-        self.listing = RecordsList(pool, cursors)
+        self.records = Records(pool, store, self.types, storage, resources.objects, cursors=cursors)
         self.files = Files(pool, resources.objects)
         self.dead_calls = BrokerDeadLetters(pool, resources.dead_calls, DEAD_CALLS)
         self.deliveries = Deliveries(

@@ -9,6 +9,7 @@ from kit.merges import ENDLESS, failed, grown, left, lives, merge_processes, mer
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.merge.merge import PartFile
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+from tickwright.capabilities.reports.merge.program import Job
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds, threads_for
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
@@ -33,10 +34,10 @@ async def test_what_memory_does_not_hold_is_spilled_and_comes_out_whole(
     sql = "SELECT n.id, n.pad || range AS p FROM numbers AS n, range(16) ORDER BY hash(n.id), range"
     out, spill = tmp_path / "out.csv", tmp_path / "spill"
     bounds = BOUNDS
-    task = asyncio.create_task(merges.merge([numbers], sql, out, form="csv", bom=False, folder=tmp_path, bounds=bounds))
+    task = asyncio.create_task(merges.answer(Job(parts=[numbers], sql=sql, out=out, folder=tmp_path, bounds=bounds)))
     await eventually_async(lambda: task.done() or (spill.is_dir() and any(spill.iterdir())), 60)
     assert not task.done(), "nothing was spilled"
-    assert (await task).rows == 16 * ROWS
+    assert (await task).file.rows == 16 * ROWS
     assert merges._warm, "the process has not given its memory back"
     assert left(tmp_path) == ["out.csv"]
     ids = [int(line.split(b",")[0]) for line in out.read_bytes().split(b"\r\n")[1:-1]]
@@ -121,7 +122,7 @@ async def test_a_deadline_of_the_caller_ends_a_merge(merges: MergeProcesses, tmp
     out = tmp_path / "out.csv"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await merges.merge([numbers], ENDLESS, out, form="csv", bom=False, folder=tmp_path, bounds=BOUNDS)
+            await merges.answer(Job(parts=[numbers], sql=ENDLESS, out=out, folder=tmp_path, bounds=BOUNDS))
     assert left(tmp_path) == []
 
 
@@ -137,7 +138,7 @@ async def test_merges_at_the_same_time_have_nothing_in_common(tmp_path: Path) ->
     async with merge_processes(3) as merges:
         await asyncio.gather(
             *(
-                merges.merge([part], "SELECT * FROM numbers", out, form="csv", bom=False, folder=out.parent)
+                merges.answer(Job(parts=[part], sql="SELECT * FROM numbers", out=out, folder=out.parent))
                 for part, out in zip(parts, outs, strict=True)
             )
         )
@@ -156,5 +157,5 @@ async def test_the_least_memory_is_enough_for_a_join_that_has_to_spill(
     )
     least, out = BOUNDS.memory_bytes, tmp_path / "out.csv"
     bounds = MergeBounds(least, threads_for(least))
-    merged = await merges.merge([numbers, others], sql, out, form="csv", bom=False, folder=tmp_path, bounds=bounds)
+    merged = (await merges.answer(Job(parts=[numbers, others], sql=sql, out=out, folder=tmp_path, bounds=bounds))).file
     assert merged.rows == 4 * ROWS

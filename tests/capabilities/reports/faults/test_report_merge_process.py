@@ -35,7 +35,7 @@ PARENT = """
 import asyncio, sys
 from pathlib import Path
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
-from tickwright.capabilities.reports.merge.merge import MergeBounds
+from tickwright.capabilities.reports.merge.program import Job
 
 async def main():
     folder = Path(sys.argv[1])
@@ -44,7 +44,7 @@ async def main():
     while len(merges.pids) < 2:
         await asyncio.sleep(0.01)
     print(*merges.pids, flush=True)
-    await merges.merge([], sys.argv[2], folder / "out.csv", form="csv", bom=False, folder=folder)
+    await merges.answer(Job(parts=[], sql=sys.argv[2], out=folder / "out.csv", folder=folder))
 
 asyncio.run(main())
 """
@@ -91,7 +91,9 @@ async def test_one_huge_value_is_refused_and_takes_no_memory(
 async def test_a_feed_of_one_huge_value_is_refused(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
     """The next stage's values go the same way."""
     with pytest.raises(Rejected) as caught:
-        await merges.feed([numbers], "SELECT repeat('x', 1000000000) AS a", folder=tmp_path, bounds=BOUNDS)
+        await merges.answer(
+            Job(parts=[numbers], sql="SELECT repeat('x', 1000000000) AS a", folder=tmp_path, bounds=BOUNDS)
+        )
     assert caught.value.code == "merge_too_large"
 
 
@@ -349,7 +351,7 @@ async def test_errors_come_back_with_all_that_they_say(
     assert (unreadable.code, unreadable.details) == ("part_unreadable", {"listener": "numbers"})
     assert "row 1, column id" in unreadable.message
     with pytest.raises(Rejected) as caught:
-        await merges.feed([], "SELECT 1 AS a WHERE false", folder=tmp_path)
+        await merges.answer(Job(parts=[], sql="SELECT 1 AS a WHERE false", folder=tmp_path))
     assert caught.value.code == "feed_not_one_row"
     assert merges.pids == pids
 
@@ -358,7 +360,7 @@ async def test_a_feed_comes_back_as_it_is(merges: MergeProcesses, tmp_path: Path
     """Also one that fills its bound, and texts of every kind."""
     texts = "repeat('ü', 200000) AS b, '\"' || chr(10) || chr(1) AS c"
     sql = f"SELECT range(99996) AS a, {texts}, NULL AS d, 1.5::DOUBLE AS e"
-    values = await merges.feed([], sql, folder=tmp_path)
+    values = (await merges.answer(Job(parts=[], sql=sql, folder=tmp_path))).values
     assert values == {"a": [*range(99_996)], "b": "ü" * 200_000, "c": '"\n\x01', "d": None, "e": 1.5}
 
 

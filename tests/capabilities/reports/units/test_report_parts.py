@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tickwright.capabilities.reports.parts.spool import write_ndjson, write_part
+from tickwright.capabilities.reports.parts.spool import rows_of, write_part
 from tickwright.capabilities.reports.parts.values import Kind, Seen, check_type, encode_column, type_of
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column, PartFacts
@@ -141,7 +141,7 @@ def test_how_a_stream_is_cut_does_not_matter(rows: list[Any], size: int) -> None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "part"
         try:
-            facts = asyncio.run(write_ndjson(cut(), path, declared={"d": "DECIMAL(20,2)", "n": "JSON"}))
+            facts = asyncio.run(write_part(rows_of(cut()), path, declared={"d": "DECIMAL(20,2)", "n": "JSON"}))
         except Rejected as refused:
             assert refused.code in {"unsupported_character", "number_out_of_range"}, refused.message  # noqa: PT017
             return

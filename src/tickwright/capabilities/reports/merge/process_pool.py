@@ -10,23 +10,20 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import structlog
 
-from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile
 from tickwright.capabilities.reports.merge.program import (
     ANSWER_BYTES_MAX,
     BEGUN,
     READY,
     Answer,
     Job,
-    answer_of,
-    line_of,
+    decode_answer,
+    encode_line,
 )
-from tickwright.capabilities.reports.merge.sandbox import SPILL, MergeBounds, too_large
-from tickwright.capabilities.reports.plan import Format
+from tickwright.capabilities.reports.merge.sandbox import SPILL, too_large
 from tickwright.domain.errors import TickwrightError, Unavailable
 from tickwright.engine.service import LoopService
 from tickwright.sources.confined import (
@@ -120,13 +117,13 @@ class MergeProcess:
         """
         killed_before = killed_for_memory()
         with suppress(OSError):  # it is dead, which the read detects as well
-            self._jobs.write(line_of(job))
+            self._jobs.write(encode_line([job]))
             await self._jobs.drain()
         if await self._line() != BEGUN:
             raise NotBegunError
         line = await self._line()
         with suppress(msgspec.MsgspecError, ValueError, RecursionError):  # cut off, or no UTF-8
-            return answer_of(line)
+            return decode_answer(line)
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_WAIT_S):
                 await self._process.wait()
@@ -246,18 +243,8 @@ class MergeProcesses(LoopService):
 
     # ------------------------------------------------------------------ merging
 
-    async def merge(
-        self,
-        parts: Sequence[PartFile],
-        sql: str,
-        out: Path,
-        *,
-        form: Format,
-        bom: bool,
-        folder: Path,
-        bounds: MergeBounds | None = None,
-    ) -> MergedFile:
-        """Run :func:`tickwright.capabilities.reports.merge.merge.merge` in a process.
+    async def answer(self, job: Job) -> Answer:
+        """Run a job in a process: :func:`.merge.merge`, or :func:`.merge.feed` of a job without ``out``.
 
         Cancellation stops it at once and removes its files.
 
@@ -265,25 +252,6 @@ class MergeProcesses(LoopService):
             Rejected: As there. Permanent.
             Unavailable: As there; ``merge_lost``: the process died, or there is none. Retry.
         """
-        job = Job(parts=parts, sql=sql, folder=folder, bounds=bounds or MergeBounds(), out=out, form=form, bom=bom)
-        answer = await self._done(job)
-        assert answer.file is not None  # noqa: S101  an answer to a job with a file
-        return answer.file
-
-    async def feed(
-        self, parts: Sequence[PartFile], sql: str, *, folder: Path, bounds: MergeBounds | None = None
-    ) -> dict[str, Any]:
-        """Run :func:`tickwright.capabilities.reports.merge.merge.feed` in a process.
-
-        Raises:
-            Rejected: As there. Permanent.
-            Unavailable: As :meth:`merge`. Retry.
-        """
-        answer = await self._done(Job(parts=parts, sql=sql, folder=folder, bounds=bounds or MergeBounds()))
-        assert answer.values is not None  # noqa: S101  an answer to a job without a file
-        return answer.values
-
-    async def _done(self, job: Job) -> Answer:
         for _ in range(TAKES_MAX):
             try:
                 answer = await self._watched(await self._take(), job)

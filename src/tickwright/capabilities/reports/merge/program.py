@@ -37,7 +37,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     parts: Sequence[PartFile]
     sql: str
     folder: Path
-    bounds: MergeBounds
+    bounds: MergeBounds = MergeBounds()
     out: Path | None = None
     form: Format = "csv"
     bom: bool = False
@@ -52,28 +52,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False
 
 
-_encoder = msgspec.json.Encoder(enc_hook=str)
-_jobs = msgspec.json.Decoder(Job, dec_hook=lambda kind, text: kind(text))
-_answers = msgspec.json.Decoder(Answer)
-
-
-def line_of(one: Job | Answer) -> bytes:
-    """Return a job or an answer as a line."""
-    return _encoder.encode(one) + b"\n"
-
-
-def job_of(line: bytes) -> Job:
-    """Return the job of a line."""
-    return _jobs.decode(line)
-
-
-def answer_of(line: bytes) -> Answer:
-    """Return the answer of a line.
-
-    Raises:
-        msgspec.MsgspecError, ValueError, RecursionError: It is no answer, or was cut off.
-    """
-    return _answers.decode(line)
+encode_line = msgspec.json.Encoder(enc_hook=str).encode_lines
+decode_answer = msgspec.json.Decoder(Answer).decode
+_decode_job = msgspec.json.Decoder(Job, dec_hook=lambda kind, text: kind(text)).decode
 
 
 HEADROOM_BYTES = 256 * 1024 * 1024
@@ -99,8 +80,8 @@ def main(parent: int) -> None:
         if not line.endswith(b"\n"):
             break
         tell(answers, BEGUN)
-        answer = structs.replace(_answer(job_of(line)), again=left > 0 and has_released_memory(IDLE_BYTES_MAX))
-        tell(answers, line_of(answer))
+        answer = structs.replace(_answer(_decode_job(line)), again=left > 0 and has_released_memory(IDLE_BYTES_MAX))
+        tell(answers, encode_line([answer]))
         if not answer.again:
             break
     os._exit(0)

@@ -18,6 +18,7 @@ from typing import Any
 
 from tickwright.capabilities.reports.plan import Plan
 from tickwright.domain.errors import Rejected
+from tickwright.ports.reports import Column
 
 RESTARTS_MAX = 3
 OPEN = frozenset({"waiting", "due", "running"})
@@ -36,9 +37,9 @@ class Record:
     restarts: int
     tries: int
     checks: int
-    conditions: Mapping[str, Any]
+    conditions: dict[str, Any]
     requester: str
-    feed: Mapping[str, Any]
+    feed: dict[str, Any]
     plan: Plan
     check_due: bool
     overdue: bool
@@ -64,7 +65,7 @@ class Part:
     rows: int = 0
     bytes: int = 0
     checksum: str | None = None
-    columns: Sequence[Sequence[str]] = ()
+    columns: tuple[Column, ...] = ()
     place: str | None = None
     object_key: str | None = None
     error: str | None = None

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import starmap
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -30,6 +31,7 @@ import structlog
 
 from tickwright.capabilities.reports.merge.merge import MergeBounds, MergedFile, PartFile
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+from tickwright.capabilities.reports.merge.program import Job
 from tickwright.capabilities.reports.merge.steps import (
     RESTARTS_MAX,
     Announce,
@@ -44,7 +46,7 @@ from tickwright.capabilities.reports.merge.steps import (
     decide,
     missing_of,
 )
-from tickwright.capabilities.reports.parts.store import SQL, LostPartError, PartStorage, columns_from
+from tickwright.capabilities.reports.parts.store import SQL, LostPartError, PartStorage
 from tickwright.capabilities.reports.requests.store import FinishedFile, RecordsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.retries import RetryPolicy
@@ -53,7 +55,7 @@ from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
 from tickwright.ports.objects import ObjectStore
-from tickwright.ports.reports import PartFacts, PartKey
+from tickwright.ports.reports import Column, PartFacts, PartKey
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection
@@ -268,7 +270,8 @@ class StepRun:
             folder = await self._folder()
             try:
                 files = await self._fetch(parts, folder)
-                values = await self._resources.merges.feed(files, sql, folder=folder, bounds=self._bounds())
+                job = Job(parts=files, sql=sql, folder=folder, bounds=self._bounds())
+                values = (await self._resources.merges.answer(job)).values or {}
                 check_feed(record, values)
             finally:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -287,10 +290,12 @@ class StepRun:
         try:
             files = await self._fetch(parts, folder)
             out = folder / f"out.{record.plan.format}"
-            merged = await resources.merges.merge(
-                files, record.plan.merge, out, form=record.plan.format, bom=record.plan.bom, folder=folder,
-                bounds=self._bounds(),
+            job = Job(
+                parts=files, sql=record.plan.merge, folder=folder, bounds=self._bounds(), out=out,
+                form=record.plan.format, bom=record.plan.bom,
             )  # fmt: skip
+            merged = (await resources.merges.answer(job)).file
+            assert merged is not None  # noqa: S101  the answer to a job with a file
             await resources.probe.reached("reports.merged", report=record.id, path=out)
             await self._deliver(out, merged, parts, missing)
         finally:
@@ -338,12 +343,11 @@ class StepRun:
                     path = folder / f"part-{number}.ndjson"
                     if part.state == "done":
                         group.create_task(fetch(part, path))
-                        files.append(PartFile(part.listener, path, columns_from(part.columns)))
+                        files.append(PartFile(part.listener, path, part.columns))
                     else:
                         await asyncio.to_thread(path.touch)
-                        listener = record.plan.listener(part.listener)
-                        columns = () if listener is None else columns_from([*listener.columns.items()])
-                        files.append(PartFile(part.listener, path, columns))
+                        declared = record.plan.listener(part.listener).columns
+                        files.append(PartFile(part.listener, path, tuple(starmap(Column, declared.items()))))
         except BaseExceptionGroup as failed:  # the first error is the reason; the other tasks were cancelled for it
             raise failed.exceptions[0] from None
         return files

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from tickwright.capabilities.reports.parts.spool import write_ndjson
+from tickwright.capabilities.reports.parts.spool import rows_of, write_part
 from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage, StoredPart
 from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.capabilities.reports.requests.records import LISTING, not_found
@@ -23,9 +23,9 @@ from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.strict_json import shown
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_token
-from tickwright.ports.reports import PartFacts, PartKey
+from tickwright.ports.reports import PartKey
 from tickwright.ports.service import NO_PROBE, Probe
-from tickwright.ports.views import raw
+from tickwright.ports.views import view
 from tickwright.store.pool import Pool
 
 BODY_BYTES_MAX = 1024**3
@@ -68,12 +68,7 @@ class Deliveries:
             Rejected: ``report_not_found``, ``part_not_found`` (404), ``not_a_service``. Permanent.
         """
         row = await self._row(report_id, listener)
-        return ServicePart(
-            **{name: row[name] for name in _COPIED},
-            conditions=raw(row["conditions"]),
-            feed=raw(row["feed"]),
-            columns=_listener(row).columns,
-        )
+        return view(ServicePart, row, columns=_listener(row).columns)
 
     async def deliver(
         self,
@@ -98,7 +93,7 @@ class Deliveries:
         Raises:
             Rejected: ``report_not_found``, ``part_not_found`` (404); ``not_a_service``; ``part_stale`` (409) with the
                 current epoch; ``report_over``, ``stage_not_open``, ``part_given_up`` (409); ``body_too_large`` (413);
-                the errors of :func:`write_ndjson`. Permanent for these rows.
+                the errors of :func:`rows_of` and :func:`write_part`. Permanent for these rows.
             Unavailable: ``no_space``, ``object_store_unavailable``; ``part_in_flight``: an earlier delivery is not over
                 after 30 s. Retry.
         """
@@ -136,7 +131,7 @@ class Deliveries:
         report_id, listener = row["report_id"], row["listener"]
         key, path = PartKey(report_id, epoch, listener, row["nonce"]), await self._path(report_id, listener)
         try:
-            facts = await write_ndjson(self._bounded(body), path, declared=_listener(row).columns)
+            facts = await write_part(rows_of(self._bounded(body)), path, declared=_listener(row).columns)
             await self._probe.reached("reports.delivery_spooled", key=key)
             stored = await self._storage.put(key, path, facts, plan=_plan(row))
         finally:
@@ -146,7 +141,9 @@ class Deliveries:
         ours = stored.facts is facts  # not facts of an earlier delivery's mark in Redis
         await self._probe.reached("reports.delivery_stored", key=key)
         if await self._parts.deliver(key, row["stage"], row["now"], stored, caller):
-            return _delivered(key, stored.facts, already=not ours)
+            facts = stored.facts
+            counted = {"epoch": epoch, "rows": facts.rows, "bytes": facts.bytes, "checksum": facts.checksum}
+            return view(DeliveredPart, row, **counted, already=not ours)
         return await self._not_taken(key, stored, ours=ours and stored.place != "postgres")
 
     async def refuse(self, report_id: int, listener: str, refusal: PartRefusal, *, caller: Caller) -> RefusedPart:
@@ -221,19 +218,12 @@ class Deliveries:
         raise _busy(row)
 
 
-_COPIED = (
-    "report_id", "listener", "type", "status", "epoch", "stage", "required", "state", "requester", "deadline_at", "now",
-)  # fmt: skip
-
-
 def _plan(row: Any) -> Plan:
     return msgspec.json.decode(row["plan"], type=Plan)
 
 
 def _listener(row: Any) -> Listener:
-    found = _plan(row).listener(row["listener"])
-    assert found is not None  # noqa: S101  the parts of a record are made from its plan
-    return found
+    return _plan(row).listener(row["listener"])
 
 
 def _is(row: Any, epoch: int, state: str) -> bool:
@@ -267,17 +257,4 @@ def _busy(row: Any) -> Unavailable:
 
 
 def _already(row: Any, *, ours: bool = False) -> DeliveredPart:
-    key = PartKey(row["report_id"], row["epoch"], row["listener"], row["nonce"])
-    return _delivered(key, PartFacts((), row["rows"], row["bytes"], row["checksum"]), already=not ours)
-
-
-def _delivered(key: PartKey, facts: PartFacts, *, already: bool) -> DeliveredPart:
-    return DeliveredPart(
-        report_id=key.report_id,
-        listener=key.listener,
-        epoch=key.epoch,
-        rows=facts.rows,
-        bytes=facts.bytes,
-        checksum=facts.checksum,
-        already=already,
-    )
+    return view(DeliveredPart, row, already=not ours)

@@ -21,12 +21,11 @@ late one costs no more than a query. An unreadable one is dead-lettered.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
 
 import structlog
 
@@ -43,10 +42,11 @@ from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe import traces
 from tickwright.observe.logs import redact_text
 from tickwright.ports.ids import monotonic, random_token
-from tickwright.ports.reports import PartFacts, Rows
-from tickwright.ports.service import NO_PROBE, Probe, Service
+from tickwright.ports.reports import PartFacts
+from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
-from tickwright.ports.task_queue import Delivery, TaskQueue
+from tickwright.ports.task_queue import Delivery
+from tickwright.ports.transports import RunningQueue
 from tickwright.sources.named import Sources
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
@@ -102,9 +102,6 @@ class RunningPart(Held[Claim]):
         self.rows = rows
 
 
-PART_BYTES_MAX = 16 * 1024**3
-
-
 class PartFetcher:
     """Fetches parts into files, by functions of the program or sources of the TOML file."""
 
@@ -137,20 +134,12 @@ class PartFetcher:
             source = self._sources.get(listener.source or "")
             values = {**claim.conditions, **claim.feed}
             async with source.query(listener.sql or "", values, timeout=listener.timeout) as rows:
-                return await self._write(rows, path, listener.columns, progress)
+                return await write_part(rows, path, declared=listener.columns, progress=progress)
         function = self._functions.get(listener.name)
         if function is None:
             raise Unavailable("unknown_listener", f"no function for listener {listener.name!r} here")
-        return await self._write(function.function(self._request(claim, function)), path, listener.columns, progress)
-
-    async def _write(
-        self,
-        rows: Rows | AsyncIterable[Mapping[str, Any]],
-        path: Path,
-        declared: Mapping[str, str],
-        progress: Callable[[int], None],
-    ) -> PartFacts:
-        return await write_part(rows, path, declared=declared, progress=progress, bytes_max=PART_BYTES_MAX)
+        rows_of_function = function.function(self._request(claim, function))
+        return await write_part(rows_of_function, path, declared=listener.columns, progress=progress)
 
     def _request(self, claim: Claim, function: DeclaredListener) -> ReportRequest:
         listener = claim.listener
@@ -408,10 +397,6 @@ LATER = timedelta(seconds=10)
 DELAYS_MAX = 30
 
 
-class AnnouncementQueue(TaskQueue, Service, Protocol):
-    """The queue of one listener."""
-
-
 class AnnouncementReader(LoopService):
     """A :class:`tickwright.ports.service.Service` that reads announcements.
 
@@ -428,7 +413,7 @@ class AnnouncementReader(LoopService):
         listener: ReportListener,
         fetcher: PartFetcher,
         *,
-        open_queue: Callable[[str], AnnouncementQueue],
+        open_queue: Callable[[str], RunningQueue],
         declare: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
         super().__init__()
@@ -436,7 +421,7 @@ class AnnouncementReader(LoopService):
         self._open_queue, self._declare = open_queue, declare
         self._declared: set[str] | None = None
         self.counts: Counter[str] = Counter()
-        self._queues: dict[str, AnnouncementQueue] = {}
+        self._queues: dict[str, RunningQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ service
@@ -498,7 +483,7 @@ class AnnouncementReader(LoopService):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self, name: str, queue: AnnouncementQueue) -> None:
+    async def _connect(self, name: str, queue: RunningQueue) -> None:
         """Keep a queue connected; an unusable queue affects only its listener's messages."""
         while not self.stopping.is_set():
             try:
@@ -509,7 +494,7 @@ class AnnouncementReader(LoopService):
 
     # ------------------------------------------------------------------ messages
 
-    async def _read_all(self, name: str, queue: AnnouncementQueue) -> None:
+    async def _read_all(self, name: str, queue: RunningQueue) -> None:
         while True:
             delivery = await queue.take()
             try:
@@ -518,7 +503,7 @@ class AnnouncementReader(LoopService):
                 _log.exception("reports.announcement_failed", listener=name, error=repr(error))
                 await queue.delay(delivery, LATER)
 
-    async def _read(self, name: str, queue: AnnouncementQueue, delivery: Delivery) -> str:
+    async def _read(self, name: str, queue: RunningQueue, delivery: Delivery) -> str:
         try:
             announcement = read_announcement(delivery.body)
         except FutureVersionError as error:

@@ -92,15 +92,6 @@ async def write_part(
     return facts
 
 
-async def write_ndjson(stream: AsyncIterable[bytes], path: Path, *, declared: Mapping[str, str]) -> PartFacts:
-    """Write untrusted rows in NDJSON; everything else as :func:`write_part`.
-
-    Raises:
-        Rejected: The errors of :func:`rows_of` for a line, and of :func:`write_part` for a row (a line). Permanent.
-    """
-    return await write_part(rows_of(stream), path, declared=declared)
-
-
 Piece = tuple[tuple[Column, ...], Sequence[Sequence[Any]]]
 
 

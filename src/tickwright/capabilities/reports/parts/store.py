@@ -206,19 +206,9 @@ class PartsStore:
             await connection.execute(_RECORDS["notify"])
 
 
-def columns_to_json(columns: Sequence[Column]) -> str:
-    """Return columns as the ledger stores them: a list of pairs, in order."""
-    return json.dumps([[column.name, column.type] for column in columns])
-
-
-def columns_from(pairs: Sequence[Sequence[str]]) -> tuple[Column, ...]:
-    """Return columns from the ledger's pairs."""
-    return tuple(Column(name, kind) for name, kind in pairs)
-
-
 def _stored(part: StoredPart) -> tuple[int, int, str, str, str, str | None]:
     facts = part.facts
-    return facts.rows, facts.bytes, facts.checksum, columns_to_json(facts.columns), part.place, part.object_key
+    return facts.rows, facts.bytes, facts.checksum, json.dumps(facts.columns), part.place, part.object_key
 
 
 async def _audit(connection: Connection, caller: Caller, action: str, key: PartKey, details: Mapping[str, Any]) -> None:
@@ -228,8 +218,6 @@ async def _audit(connection: Connection, caller: Caller, action: str, key: PartK
 
 def _claim(row: Any) -> Claim:
     plan = msgspec.json.decode(row["plan"], type=Plan)
-    listener = plan.listener(row["listener"])
-    assert listener is not None  # noqa: S101  the parts of a record are made from its plan
     return Claim(
         key=PartKey(row["report_id"], row["epoch"], row["listener"], row["nonce"]),
         stage=row["stage"],
@@ -242,7 +230,7 @@ def _claim(row: Any) -> Claim:
         requester=row["requester"],
         deadline_at=row["deadline_at"],
         plan=plan,
-        listener=listener,
+        listener=plan.listener(row["listener"]),
     )
 
 
@@ -253,7 +241,7 @@ HASH_TTL = timedelta(minutes=10)
 READ_BYTES = 1024 * 1024
 UPLOADS_MAX = 7  # 63 s of pauses, plus the time of seven failed uploads
 
-_Note = tuple[int, int, str, list[tuple[str, str]], Literal["redis", "object"], str | None]
+_Note = tuple[int, int, str, tuple[Column, ...], Literal["redis", "object"], str | None]
 _decode_note = msgspec.json.Decoder(_Note).decode
 _NAME = re.compile(r"[A-Za-z0-9_-]+\.ndjson")
 _log = structlog.get_logger("tickwright.reports")
@@ -445,8 +433,7 @@ def _checksum(path: Path) -> str:
 
 def _note(stored: StoredPart) -> str:
     facts = stored.facts
-    columns = [[column.name, column.type] for column in facts.columns]
-    return json.dumps([facts.rows, facts.bytes, facts.checksum, columns, stored.place, stored.object_key])
+    return json.dumps([facts.rows, facts.bytes, facts.checksum, facts.columns, stored.place, stored.object_key])
 
 
 def _objects_of(key: PartKey) -> str:
@@ -469,4 +456,4 @@ def _noted(key: PartKey, note: str) -> StoredPart | None:
         return None
     if not _is_of(key, place, object_key):
         return None
-    return StoredPart(PartFacts(columns_from(columns), rows, size, checksum), place, object_key)
+    return StoredPart(PartFacts(columns, rows, size, checksum), place, object_key)

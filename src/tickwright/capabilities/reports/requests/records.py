@@ -4,6 +4,7 @@ The answer to a request is the record, at once. A requester has one report under
 gets the record of the first. No operation waits for a part or a file.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -29,15 +30,25 @@ from tickwright.store.queries import load
 LISTING = load("tickwright.capabilities.reports.sql", "listing.sql")
 MAX_AGE_MAX = timedelta(days=365)
 SNAPSHOT = "repeatable_read"
+SCANNED_MAX = 5_000
+"""Reports that a page reads if it filters by more than the requester."""
 
 
 class Records:
-    """Operations on records, except lists. A cancelled report's parts are removed from ``storage``."""
+    """Operations on records. A cancelled report's parts are removed from ``storage``."""
 
     def __init__(
-        self, pool: Pool, store: RecordsStore, types: ReportTypes, storage: PartStorage, objects: ObjectStore
+        self,
+        pool: Pool,
+        store: RecordsStore,
+        types: ReportTypes,
+        storage: PartStorage,
+        objects: ObjectStore,
+        *,
+        cursors: Cursors,
     ) -> None:
-        self._pool, self._store, self._types, self._storage, self._objects = pool, store, types, storage, objects
+        self._pool, self._cursors, self._store, self._types = pool, cursors, store, types
+        self._storage, self._objects = storage, objects
         self.create = store.create
 
     # ------------------------------------------------------------------ requests
@@ -127,6 +138,33 @@ class Records:
             parts = await connection.fetch(LISTING["explain_parts"], report_id)
         return explain(facts, parts)
 
+    async def list(
+        self,
+        *,
+        requester: str | None = None,
+        department: str | None = None,
+        type: str | None = None,  # noqa: A002  the parameter's name
+        statuses: Sequence[str] = (),
+        cursor: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+    ) -> Page[ReportView]:
+        """Return one page of reports, newest first; without ``statuses`` of every status.
+
+        With a filter besides the requester it reads 5,000 reports, so it may hold few or none and still have a next
+        page.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(limit)
+        listing = ("reports", requester, department, type, *statuses)
+        before = NEWEST if cursor is None else await self._cursors.read(cursor, int, *listing)
+        given = [before, department, type, [*statuses] or None, limit + 1, SCANNED_MAX]
+        rows = await fetch_page(self._pool, LISTING["list_reports"], *given, requester)
+        items = [view(ReportView, row) for row in rows[:limit] if row["id"] is not None]
+        position = items[-1].id if len(rows) > limit else rows[0]["last_id"]
+        return Page(items, None if position is None else await self._cursors.make(position, *listing))
+
     # ------------------------------------------------------------------ cancelling
 
     async def cancel(self, report_id: int, *, caller: Caller) -> ReportView:
@@ -160,45 +198,3 @@ async def _row(connection: Connection, report_id: int) -> Any:
 def not_found(report_id: int) -> Rejected:
     """Return the error of a missing report."""
     return Rejected("report_not_found", f"there is no report {report_id}", status=404)
-
-
-# ---------------------------------------------------------------------- lists
-
-SCANNED_MAX = 5_000
-"""Reports that a page reads if it filters by more than the requester."""
-
-
-class ReportQuery(msgspec.Struct, frozen=True):
-    """A query for a page of 1 to 200 reports; empty ``statuses`` means all."""
-
-    requester: str | None = None
-    department: str | None = None
-    type: str | None = None
-    statuses: tuple[str, ...] = ()
-    cursor: str | None = None
-    limit: int = LIMIT_DEFAULT
-
-
-class RecordsList:
-    """Pages of records."""
-
-    def __init__(self, pool: Pool, cursors: Cursors) -> None:
-        self._pool, self._cursors = pool, cursors
-
-    async def page(self, query: ReportQuery) -> Page[ReportView]:
-        """Return one page of reports, newest first.
-
-        With a filter besides the requester it reads 5,000 reports, so it may hold few or none and still have a next
-        page.
-
-        Raises:
-            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
-        """
-        limit = bounded(query.limit)
-        listing = ("reports", query.requester, query.department, query.type, *query.statuses)
-        before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
-        given = [before, query.department, query.type, [*query.statuses] or None, limit + 1, SCANNED_MAX]
-        rows = await fetch_page(self._pool, LISTING["list_reports"], *given, query.requester)
-        items = [view(ReportView, row) for row in rows[:limit] if row["id"] is not None]
-        position = items[-1].id if len(rows) > limit else rows[0]["last_id"]
-        return Page(items, None if position is None else await self._cursors.make(position, *listing))

@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from tickwright.capabilities.reports.merge.steps import Part, Record
 from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.domain.errors import Contended, Rejected, storable
-from tickwright.ports.reports import PartFacts
+from tickwright.ports.reports import Column, PartFacts
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -38,32 +38,15 @@ Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_]{1,50}\Z")]
 TypeName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,49}\Z")]
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncedStage:
-    """The content of an announcement besides its listeners.
-
-    Attributes:
-        conditions: Normalised; JSON values by name.
-        feed: Values from the stages before for the queries of this one, by name.
-        deadline_at: After which no part counts.
-    """
-
-    report_id: int
-    epoch: int
-    stage: int
-    type: str
-    conditions: Mapping[str, Any]
-    feed: Mapping[str, Any]
-    requester: str
-    deadline_at: datetime
-
-
-class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """See docs/messages.md. Members may be added under version 1; none is renamed or gets another meaning.
 
     Attributes:
         listeners: Expected in this stage; in a repeated announcement those that are still missing.
-        feed: ``None`` if it was too large: fetch it, ``GET /v1/reports/{id}/parts/{listener}``.
+        conditions: Normalised.
+        feed: Values from the stages before for the queries of this one; ``None`` if it was too large: fetch it, ``GET
+            /v1/reports/{id}/parts/{listener}``.
+        deadline_at: After which no part counts.
         announced: 1 for the first one of a stage; rises with each delayed check.
     """
 
@@ -91,29 +74,15 @@ class FutureVersionError(Exception):
 
 _head = msgspec.json.Decoder(_Head).decode
 _decode = msgspec.json.Decoder(Announcement).decode
+_columns = msgspec.json.Decoder(tuple[Column, ...]).decode
 
 
-def write_announcement(stage: AnnouncedStage, listeners: Sequence[str], announced: int) -> str:
-    """Return the announcement as JSON text; a feed above 64 KiB is left out. ``announced`` is 1 at first."""
-    large = len(_json(stage.feed).encode()) > FEED_BYTES_MAX
-    at = stage.deadline_at.astimezone(UTC)
-    return _json(
-        {
-            "version": VERSION,
-            "report_id": stage.report_id,
-            "epoch": stage.epoch,
-            "stage": stage.stage,
-            "type": stage.type,
-            "listeners": [*listeners],
-            "conditions": stage.conditions,
-            **({"feed_omitted": True} if large else {"feed": stage.feed}),
-            "requester": stage.requester,
-            "deadline_at": at.isoformat(timespec="microseconds" if at.microsecond else "seconds").replace(
-                "+00:00", "Z"
-            ),
-            "announced": announced,
-        }
-    )
+def write_announcement(stage: Announcement) -> str:
+    """Return the announcement as JSON text; a feed above 64 KiB is left out."""
+    if len(msgspec.json.encode(stage.feed)) > FEED_BYTES_MAX:
+        stage = structs.replace(stage, feed=None, feed_omitted=True)
+    stage = structs.replace(stage, deadline_at=stage.deadline_at.astimezone(UTC))
+    return msgspec.json.encode(stage).decode()
 
 
 def read_announcement(body: bytes) -> Announcement:
@@ -150,10 +119,6 @@ def read_announcement(body: bytes) -> Announcement:
     return announcement
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
 # ---------------------------------------------------------------------- routes
 
 GRACE_S = 5.0
@@ -186,12 +151,12 @@ def _served_by(listener: Listener) -> str:
     return f"source:{listener.source}" if listener.kind == "sql" else f"{listener.kind}:{listener.name}"
 
 
-async def announce_stage(connection: Connection, routes: Routes, stage: AnnouncedStage, plan: Plan) -> None:
+async def announce_stage(connection: Connection, routes: Routes, stage: Announcement, plan: Plan) -> None:
     """Announce a stage to all of its listeners, after the commit of the caller's transaction."""
     if routes.everyone is not None:
         names = tuple(one.name for one in plan.listeners if one.stage == stage.stage)
-        key, message = f"report/{stage.report_id}", write_announcement(stage, names, 1)
-        await connection.execute(SQL["announce"], routes.everyone, key, message)
+        message = write_announcement(structs.replace(stage, listeners=names))
+        await connection.execute(SQL["announce"], routes.everyone, f"report/{stage.report_id}", message)
     await connection.execute(SQL["notify"])
 
 
@@ -204,7 +169,7 @@ class NewReport:
 
     type: str
     query_key: str
-    conditions: Mapping[str, Any]
+    conditions: dict[str, Any]
     requester: str
     plan: Plan
     source: str = ""
@@ -268,8 +233,18 @@ class RecordsStore:
                 await connection.execute(
                     SQL["insert_parts"], row["id"], *map(list, zip(*parts, strict=True)), self.routes.grace_s
                 )
-                stage = AnnouncedStage(
-                    row["id"], row["epoch"], 1, new.type, new.conditions, {}, new.requester, row["deadline_at"]
+                stage = Announcement(
+                    version=VERSION,
+                    report_id=row["id"],
+                    epoch=row["epoch"],
+                    stage=1,
+                    type=new.type,
+                    listeners=(),
+                    conditions=new.conditions,
+                    feed={},
+                    requester=new.requester,
+                    deadline_at=row["deadline_at"],
+                    announced=1,
                 )
                 await announce_stage(connection, self.routes, stage, plan)
                 return Created(row["id"], created=True)
@@ -330,7 +305,7 @@ class RecordsStore:
             if connection is None:
                 return
             for name in listeners if self.routes.everyone else ():
-                message = write_announcement(_stage_of(record), (name,), record.checks + 2)
+                message = write_announcement(_stage_of(record, listeners=(name,), announced=record.checks + 2))
                 await connection.execute(SQL["announce"], self.routes.single(name), f"report/{record.id}", message)
             await connection.execute(SQL["leave_step"], record.id, record.fence, owner, None)
             await connection.execute(SQL["notify"])
@@ -417,19 +392,21 @@ def _arrays(steps: Collection[tuple[int, int]]) -> tuple[list[int], list[int]]:
     return [report_id for report_id, _ in steps], [fence for _, fence in steps]
 
 
-def _stage_of(
-    record: Record, *, epoch: int | None = None, stage: int | None = None, feed: Mapping[str, Any] | None = None
-) -> AnnouncedStage:
-    return AnnouncedStage(
-        record.id,
-        epoch or record.epoch,
-        stage or record.stage,
-        record.type,
-        record.conditions,
-        record.feed if feed is None else feed,
-        record.requester,
-        record.deadline_at,
+def _stage_of(record: Record, **changes: Any) -> Announcement:
+    stage = Announcement(
+        version=VERSION,
+        report_id=record.id,
+        epoch=record.epoch,
+        stage=record.stage,
+        type=record.type,
+        listeners=(),
+        conditions=record.conditions,
+        feed=record.feed,
+        requester=record.requester,
+        deadline_at=record.deadline_at,
+        announced=1,
     )
+    return structs.replace(stage, **changes)
 
 
 def _record(row: Any) -> Record:
@@ -438,4 +415,4 @@ def _record(row: Any) -> Record:
 
 
 def _part(row: Any) -> Part:
-    return Part(**{**row, "columns": json.loads(row["columns"] or "[]")})
+    return Part(**{**row, "columns": _columns(row["columns"] or "[]")})
