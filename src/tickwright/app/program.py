@@ -34,6 +34,7 @@ from tickwright.app.resources import (
     track_borrowed,
 )
 from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
+from tickwright.capabilities.batches.executions.states import BatchAction
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.admin.service import JobService
@@ -308,11 +309,11 @@ class Tickwright(Declarations):
                 open execution has ended.
             Unavailable: ``app_not_open``.
         """
-        return (await self.campaigns.campaign_batches.start(name, caller=_CALLER)).executions[-1].id
+        return (await self.campaigns.campaign_batches.act(BatchAction.START, name, caller=_CALLER)).executions[-1].id
 
     async def start_batch(self, name: str) -> int:
         """Execute a batch of ``@app.batch``, of this or another program, like a campaign; ``batch_not_found``."""
-        return (await self.campaigns.programs.start(name, caller=_CALLER)).executions[-1].id
+        return (await self.campaigns.programs.act(BatchAction.START, name, caller=_CALLER)).executions[-1].id
 
     @property
     def campaigns(self) -> CampaignsService:

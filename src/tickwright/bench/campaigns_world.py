@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 
 from tickwright.bench.ground import DATABASE, Ground, wait_until
+from tickwright.capabilities.batches.executions.states import BatchAction
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.caller import Caller, Role
@@ -133,7 +134,7 @@ class World:
 
         async def start() -> int:
             async with open_installation(self._settings()) as link:
-                change = await link.of(CampaignsService).campaign_batches.start(name, caller=_BENCH)
+                change = await link.of(CampaignsService).campaign_batches.act(BatchAction.START, name, caller=_BENCH)
                 return change.executions[-1].id
 
         return asyncio.run(start())

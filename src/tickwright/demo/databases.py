@@ -17,6 +17,7 @@ from typing import Any
 import asyncpg
 
 from tickwright.app import Tickwright
+from tickwright.capabilities.batches.executions.states import BatchAction
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.jobs.model import Job
 from tickwright.domain.errors import TickwrightError, Unavailable
@@ -98,7 +99,7 @@ class Loans:
             due = await node.installation.pool.fetchval(_WORLD["soon"], AHEAD_S)
             campaigns = node.installation.of(CampaignsService)
             await campaigns.campaigns.put(NAME, {**TERMS, "date_time_execution": due.isoformat()}, caller=_CALLER)
-            await campaigns.campaign_batches.activate(NAME, caller=_CALLER)
+            await campaigns.campaign_batches.act(BatchAction.ACTIVATE, NAME, caller=_CALLER)
             show(f"  example   campaign {NAME}: {EXPRESSION}, due in {AHEAD_S:.0f} s")
             show(f"  loans     {await self._outcome(node, due)}")
 

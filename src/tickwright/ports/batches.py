@@ -144,13 +144,6 @@ class Judge(Protocol):
         """
 
 
-class SourceBook(Protocol):
-    """The named databases of this process."""
-
-    def get(self, name: str) -> Source:
-        """Return the source ``name``; ``Rejected`` (``unknown_source``) if this process has none."""
-
-
 class FileFacts(NamedTuple):
     """The identity of an object's content: its size in bytes and its SHA-256."""
 

@@ -9,6 +9,7 @@ from kit.alerts import RULES
 from kit.batches import BatchWorld, Numbers
 from kit.leases import LONG
 from tickwright.capabilities.batches.executions.executions import Executions
+from tickwright.capabilities.batches.executions.states import ExecutionAction
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.engine.leases import Lease, Leases
 from tickwright.ports.caller import Caller, Role
@@ -118,14 +119,14 @@ async def test_a_resume_and_a_retry_begin_the_time_of_an_execution_again(batches
     for at_work in (False, True):
         if at_work:
             await batches.pool.execute(AT_WORK, execution_id)
-        await executions.pause(execution_id, caller=ADMIN)
+        await executions.act(ExecutionAction.PAUSE, execution_id, caller=ADMIN)
         await batches.pool.execute(AGED, execution_id)
-        await executions.resume(execution_id, caller=ADMIN)
+        await executions.act(ExecutionAction.RESUME, execution_id, caller=ADMIN)
         assert await named() == []
         await batches.pool.execute(AGED, execution_id)
         assert await named() == ["execution_stalled" if at_work else "execution_backlog"]
     await batches.end(execution_id, "EXCEPTION_OCCURRED")
-    await executions.retry(execution_id, caller=ADMIN)
+    await executions.act(ExecutionAction.RETRY, execution_id, caller=ADMIN)
     await batches.pool.execute("UPDATE tickwright.executions SET status = 'IN_PROGRESS'")  # as a claim does
     assert await named() == []
 
@@ -137,7 +138,7 @@ async def test_a_retried_execution_that_waited_for_another_one_is_not_stalled_as
     execution_id = await batches.start(await batches.put())
     await batches.pool.execute(AT_WORK, execution_id)
     await batches.end(execution_id, "EXCEPTION_OCCURRED")
-    await Executions(batches.pool, Cursors(batches.pool)).retry(execution_id, caller=ADMIN)
+    await Executions(batches.pool, Cursors(batches.pool)).act(ExecutionAction.RETRY, execution_id, caller=ADMIN)
     await batches.pool.execute(AGED, execution_id)
     assert await batches.store.claim_execution(1, ["program:numbers"])
     assert (await batches.execution(execution_id))["status"] == "IN_PROGRESS"
@@ -157,7 +158,7 @@ async def test_batches_without_a_scheduler_are_told_of(batches: BatchWorld, watc
     assert said["campaign-checker"].startswith("Actions of executions do not leave: no process is the campaign-checker")
     executions = Executions(batches.pool, Cursors(batches.pool))
     assert "no_checker" in {reason.code for reason in (await executions.explain(first)).reasons}
-    await executions.pause(first, caller=ADMIN)
+    await executions.act(ExecutionAction.PAUSE, first, caller=ADMIN)
     assert await watch.firing("scheduler_stopped") == {}
     due = "UPDATE tickwright.batches SET status = 'SCHEDULED', next_slot_at = now() - $1::interval"
     await batches.pool.execute(due, timedelta(minutes=1))

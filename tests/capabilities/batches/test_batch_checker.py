@@ -14,6 +14,7 @@ from tickwright.capabilities.batches.executions import checker as checker_module
 from tickwright.capabilities.batches.executions import checker as ending_module
 from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.executions import Executions
+from tickwright.capabilities.batches.executions.states import ExecutionAction
 from tickwright.domain.errors import Rejected
 from tickwright.outbound.messages import check_headers
 from tickwright.ports.batches import OpenChunk
@@ -221,7 +222,7 @@ async def test_a_failed_end_is_told_each_time(batches: BatchWorld) -> None:
     assert (await batches.over(execution_id))["status"] == "EXCEPTION_OCCURRED"
     work.before = None
     executions = Executions(batches.pool, Cursors(batches.pool))
-    await executions.retry(execution_id, caller=Caller("ann", Role.ADMIN))
+    await executions.act(ExecutionAction.RETRY, execution_id, caller=Caller("ann", Role.ADMIN))
     assert (await batches.over(execution_id))["status"] == "FINISHED"
     work.chunk_rows = 0  # range() refuses it
     broken = await batches.start(await batches.put("broken", {"on_finished": "pg:ends", "attempts": 1}))

@@ -117,8 +117,8 @@ async def test_a_pause_holds_between_chunks(batches: BatchWorld) -> None:
     ("end", "outcomes"),
     [
         ("end_plan", Counter(planned=1, done=1)),
-        ("retry_chunk", Counter(planned=1, retried=1, done=1)),
-        ("fail_chunk", Counter(planned=1, failed=1)),
+        ("retry", Counter(planned=1, retried=1, done=1)),
+        ("fail", Counter(planned=1, failed=1)),
     ],
 )
 async def test_a_look_beside_an_end_takes_nothing_for_lost(
@@ -127,8 +127,8 @@ async def test_a_look_beside_an_end_takes_nothing_for_lost(
     """CLW-2: the ledger knows the claim no more because it has ended; it counts as what it ended as."""
     Looks(monkeypatch, ChunksStore, "owned").beside(end)
     errors: dict[str, list[Exception]] = {
-        "retry_chunk": [Unavailable("source_unavailable", "away")],
-        "fail_chunk": [Rejected("source_refused", "no table")],
+        "retry": [Unavailable("source_unavailable", "away")],
+        "fail": [Rejected("source_refused", "no table")],
     }
 
     async def fail(_: OpenChunk) -> None:

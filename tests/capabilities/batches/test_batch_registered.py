@@ -8,6 +8,7 @@ from tickwright import BatchChunk
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.batches.definitions.batches import Batches
 from tickwright.capabilities.batches.definitions.schema import PROGRAM
+from tickwright.capabilities.batches.executions.states import BatchAction
 from tickwright.capabilities.batches.plugin import declare_batches
 from tickwright.ports.caller import Caller, Role
 from tickwright.store.paging import Cursors
@@ -42,7 +43,7 @@ async def test_a_timed_batch_runs_by_itself_when_it_is_first_registered(pool: Po
     assert (made.status, made.set_by) == ("SCHEDULED", "app")
     assert made.next_slot_at == made.next_slots[0]
     assert [row["action"] for row in await pool.fetch(AUDITED)] == ["batches.create", "batches.activate"]
-    await rows.deactivate("months.close", caller=ADMIN)
+    await rows.act(BatchAction.DEACTIVATE, "months.close", caller=ADMIN)
     await declare_batches(rows, batches)
     assert (await rows.get("months.close")).status == "IDLE"
 

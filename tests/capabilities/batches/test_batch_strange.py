@@ -70,7 +70,7 @@ async def check_an_end_that_is_not_written(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch, error: Exception, within_s: float = 30
 ) -> None:
     """The first write of an end raises ``error``."""
-    failed, errors = ChunksStore.fail_chunk, [error]
+    failed, errors = ChunksStore.fail, [error]
 
     async def fails_once(self: ChunksStore, *said: Any) -> bool:
         if errors:
@@ -80,7 +80,7 @@ async def check_an_end_that_is_not_written(
     async def fails(_chunk: OpenChunk) -> None:
         raise Rejected("its_own", "its own")
 
-    monkeypatch.setattr(ChunksStore, "fail_chunk", fails_once)
+    monkeypatch.setattr(ChunksStore, "fail", fails_once)
     work = Numbers(members=5, before=fails)
     process = await batches.process(work, at_once=1)
     row = await batches.over(await batches.start(await batches.put()), within_s)
@@ -111,7 +111,7 @@ async def test_a_claim_whose_release_is_cancelled_is_released(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CLW-3: a second stop comes while the first one releases the claim."""
-    release, working, releasing = ChunksStore.release_chunk, asyncio.Event(), asyncio.Event()
+    release, working, releasing = ChunksStore.release, asyncio.Event(), asyncio.Event()
 
     async def release_slowly(self: ChunksStore, *said: Any) -> None:
         if not releasing.is_set():
@@ -124,7 +124,7 @@ async def test_a_claim_whose_release_is_cancelled_is_released(
             working.set()
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(ChunksStore, "release_chunk", release_slowly)
+    monkeypatch.setattr(ChunksStore, "release", release_slowly)
     work = Numbers(members=5, before=hold)
     process = await batches.process(work, at_once=1)
     execution_id = await batches.start(await batches.put())

@@ -1,6 +1,7 @@
 """What no message can carry is refused where it comes in: it costs one client, or its own execution."""
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ from kit.nodes import running, settings_of
 from kit.waiting import eventually_async
 from tickwright import BatchChunk
 from tickwright.app.declarations import Declarations
+from tickwright.capabilities.batches.executions.states import BatchAction
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Run
@@ -116,7 +118,7 @@ async def test_a_payload_that_postgresql_keeps_as_too_much_ends_its_own_executio
 
     settings = settings_of(database_url, tmp_path, "")
     async with running(settings, program, "scheduler", "campaign-consumer") as node:
-        start = node.installation.of(CampaignsService).programs.start
+        start = partial(node.installation.of(CampaignsService).programs.act, BatchAction.START)
         for name in ("large", "small"):
             await start(name, caller=ADMIN)
         asked = "SELECT status, error_code, released FROM tickwright.executions ORDER BY id"

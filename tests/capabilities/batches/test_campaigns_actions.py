@@ -14,6 +14,7 @@ from tickwright.capabilities.batches.definitions.schema import PROGRAM
 from tickwright.capabilities.batches.executions.chunks_store import ChunkKey
 from tickwright.capabilities.batches.executions.executions import Executions
 from tickwright.capabilities.batches.executions.producer import Producer
+from tickwright.capabilities.batches.executions.states import BatchAction, ExecutionAction
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import OpenChunk
 from tickwright.ports.caller import Caller, Role
@@ -183,9 +184,9 @@ async def test_a_chunk_that_is_worked_while_its_batch_is_stopped_counts_for_noth
     process = await batches.process(Numbers(before=hold), at_once=1)
     await batches.put()
     control = Batches(batches.pool, Cursors(batches.pool), PROGRAM)
-    started = (await control.start("numbers", caller=ADA)).executions[0].id
+    started = (await control.act(BatchAction.START, "numbers", caller=ADA)).executions[0].id
     await asyncio.wait_for(begun.wait(), 30)
-    await control.stop("numbers", caller=ADA)
+    await control.act(BatchAction.STOP, "numbers", caller=ADA)
     go_on.set()
     await eventually_async(lambda: process.consumer.running == 0, what="the consumer has nothing in its hands")
     row = await batches.execution(started)
@@ -212,7 +213,7 @@ async def test_a_retry_goes_on_at_the_chunks_that_are_not_done(batches: BatchWor
     broken = False
     done_before = shown.chunks_done
     work.log.clear()
-    assert (await executions.retry(started, caller=ADA)).outcome == "retried"
+    assert (await executions.act(ExecutionAction.RETRY, started, caller=ADA)).outcome == "retried"
     row = await batches.over(started)
     assert (row["status"], row["error_code"], row["seen"]) == ("FINISHED", None, 25)
     assert len(work.log) == 3 - done_before
@@ -238,7 +239,7 @@ async def test_a_chunk_that_is_at_work_while_its_execution_is_retried_still_coun
         "INSERT INTO tickwright.executions (batch_id, slot_at, status, owner) VALUES ($1, now(), 'IN_PROGRESS', 999)"
     )
     await batches.pool.execute(other, batch_id)
-    await Executions(batches.pool, Cursors(batches.pool)).retry(started, caller=ADA)
+    await Executions(batches.pool, Cursors(batches.pool)).act(ExecutionAction.RETRY, started, caller=ADA)
     held = ChunkKey(started, 0)
     _, kept = await batches.store.owned(process.session.token, {}, {held: 1})
     assert kept == {held}
@@ -268,7 +269,7 @@ async def test_a_paused_execution_begins_nothing_until_it_is_resumed(batches: Ba
     started = await batches.start(await batches.put())
     executions = Executions(batches.pool, Cursors(batches.pool))
     await asyncio.wait_for(begun.wait(), 30)
-    assert (await executions.pause(started, caller=ADA)).paused
+    assert (await executions.act(ExecutionAction.PAUSE, started, caller=ADA)).paused
     go_on.set()
 
     async def one_is_done() -> bool:
@@ -277,7 +278,7 @@ async def test_a_paused_execution_begins_nothing_until_it_is_resumed(batches: Ba
     await eventually_async(one_is_done, what="the chunk at work has ended")
     assert await batches.store.next_in_s(["program:numbers"]) is None
     assert (await executions.explain(started)).reasons[0].code == "paused"
-    assert (await executions.pause(started, caller=ADA)).outcome == "unchanged"
-    assert (await executions.resume(started, caller=ADA)).outcome == "resumed"
+    assert (await executions.act(ExecutionAction.PAUSE, started, caller=ADA)).outcome == "unchanged"
+    assert (await executions.act(ExecutionAction.RESUME, started, caller=ADA)).outcome == "resumed"
     assert (await batches.over(started))["status"] == "FINISHED"
     assert len(work.log) == 3

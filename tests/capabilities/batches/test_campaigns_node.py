@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kit.postgres import as_reader
 from kit.waiting import eventually_async
 from tickwright import BatchChunk, BatchRun, Job
 from tickwright.app.declarations import Declarations
+from tickwright.capabilities.batches.executions.states import BatchAction
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
@@ -97,7 +99,7 @@ async def test_a_campaign_runs_when_it_is_due_and_applies_once_for_each(database
         due = (await node.installation.pool.fetchval(DUE)).replace(" ", "T") + ":00"
         words = {**LOAN, "name": "loans", "type": "AUTOMATIC", "date_time_execution": due}
         await campaigns.campaigns.create({**words, "action": {"target": "python:loan.apply"}}, caller=ADMIN)
-        await campaigns.campaign_batches.activate("loans", caller=ADMIN)
+        await campaigns.campaign_batches.act(BatchAction.ACTIVATE, "loans", caller=ADMIN)
         await eventually_async(lambda: program.applied, 30)
         row = await node.installation.pool.fetchrow("SELECT * FROM tickwright.executions")
         assert (row["status"], row["started_by"], row["missing"], row["selected"]) == ("FINISHED", "schedule", 1, 1)
@@ -111,7 +113,7 @@ async def test_a_reconciliation_repairs_what_differs_and_tells_of_it(database_ur
     async with AsyncExitStack() as stack:
         opened = working(database_url, tmp_path, program, "scheduler", "campaign-consumer")
         node = await stack.enter_async_context(opened)
-        start = node.installation.of(CampaignsService).programs.start
+        start = partial(node.installation.of(CampaignsService).programs.act, BatchAction.START)
         first = await ended(node, (await start("copies.repair", caller=ADMIN)).executions[0].id)
         assert (first["status"], first["seen"], first["actions"]) == ("FINISHED", 5, 3)
         assert await node.installation.pool.fetchval(WRONG) == 0
@@ -126,7 +128,9 @@ async def test_a_plan_of_the_programs_own_is_a_chunk_for_each_value(database_url
     """Whatever JSON it yields."""
     program = Program()
     async with working(database_url, tmp_path, program, "campaign-consumer") as node:
-        made = await node.installation.of(CampaignsService).programs.start("months.close", caller=ADMIN)
+        made = await node.installation.of(CampaignsService).programs.act(
+            BatchAction.START, "months.close", caller=ADMIN
+        )
         row = await ended(node, made.executions[0].id)
         assert (row["status"], row["chunks"]) == ("FINISHED", 3)
         months = sorted(value["month"] for value in program.months)
@@ -136,12 +140,14 @@ async def test_a_plan_of_the_programs_own_is_a_chunk_for_each_value(database_url
 async def test_what_a_process_has_not_it_leaves_to_others(database_url: str, tmp_path: Path) -> None:
     """A consumer without the program's batch takes campaigns, and waits with the rest for one that has it."""
     async with working(database_url, tmp_path, Program(), "scheduler") as node:
-        made = await node.installation.of(CampaignsService).programs.start("months.close", caller=ADMIN)
+        made = await node.installation.of(CampaignsService).programs.act(
+            BatchAction.START, "months.close", caller=ADMIN
+        )
     settings = settings_of(database_url, tmp_path, f'[sources.crm]\nurl = "{as_reader(database_url)}"\n')
     async with running(settings, Declarations(), "campaign-consumer") as node:
         campaign_batches = node.installation.of(CampaignsService).campaign_batches
         await node.installation.of(CampaignsService).campaigns.create({**LOAN, "name": "loans"}, caller=ADMIN)
-        mine = await campaign_batches.start("loans", caller=ADMIN)
+        mine = await campaign_batches.act(BatchAction.START, "loans", caller=ADMIN)
         assert (await ended(node, mine.executions[0].id))["status"] == "FINISHED"
         sql = "SELECT status FROM tickwright.executions WHERE id = $1"
         assert await node.installation.pool.fetchval(sql, made.executions[0].id) == "NEW"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.batches.definitions.batches import Batches, BatchQuery
+from tickwright.capabilities.batches.definitions.batches import Batches
 from tickwright.capabilities.batches.definitions.campaigns import (
     CheckedCampaign,
     DryRun,
@@ -13,7 +13,8 @@ from tickwright.capabilities.batches.definitions.campaigns import (
     StoredCampaign,
 )
 from tickwright.capabilities.batches.definitions.schema import Mistake
-from tickwright.capabilities.batches.executions.executions import ExecutionQuery, Executions
+from tickwright.capabilities.batches.executions.executions import Executions
+from tickwright.capabilities.batches.executions.states import BatchAction, ExecutionAction
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.batches.views import (
     ActionView,
@@ -145,7 +146,7 @@ def _add_queries(router: APIRouter, batches: Batches, gate: Gate) -> None:
         limit: Limit = 50,
     ) -> Response:
         """List them by name, with the next occurrence and the last execution of each."""
-        return answer(await batches.list(BatchQuery(type, status, q, cursor, limit)))
+        return answer(await batches.list(type=type, status=status, begins=q, cursor=cursor, limit=limit))
 
     @router.get(f"{path}/{{name}}", **shared, **answers(BatchDetail))
     async def get_batch(name: Name) -> Response:
@@ -173,23 +174,21 @@ def _add_control(router: APIRouter, batches: Batches, gate: Gate) -> None:
     path, tags = f"/v1/{batches.kind.plural}/{{name}}", [batches.kind.plural]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
     actions = {
-        "activate": (batches.activate, "Let it run by its schedule, from the next occurrence on. Twice is harmless."),
-        "deactivate": (batches.deactivate, "Let it run no more; open executions become `DISABLED`. Twice is harmless."),
-        "start": (batches.start, "Execute it now; `overlap` decides where an execution is open."),
-        "stop": (batches.stop, "End its open executions: `STOPPED`; what they have not released stays unreleased."),
+        BatchAction.ACTIVATE: "Let it run by its schedule, from the next occurrence on. Twice is harmless.",
+        BatchAction.DEACTIVATE: "Let it run no more; open executions become `DISABLED`. Twice is harmless.",
+        BatchAction.START: "Execute it now; `overlap` decides where an execution is open.",
+        BatchAction.STOP: "End its open executions: `STOPPED`; what they have not released stays unreleased.",
     }
 
-    def add(action: str) -> None:
-        act, description = actions[action]
-
+    def add(action: BatchAction, description: str) -> None:
         async def acted(name: Name, caller: operator) -> Response:
-            return answer(await act(name, caller=caller))
+            return answer(await batches.act(action, name, caller=caller))
 
         acted.__name__ = f"{action}_batch"
         router.post(f"{path}/{action}", tags=list(tags), description=description, **answers(BatchChange))(acted)
 
-    for action in actions:
-        add(action)
+    for action, description in actions.items():
+        add(action, description)
 
 
 def _add_execution_queries(router: APIRouter, executions: Executions, gate: Gate) -> None:
@@ -210,7 +209,8 @@ def _add_execution_queries(router: APIRouter, executions: Executions, gate: Gate
         if campaign is not None or batch is not None:
             kind = "program" if campaign is None else "campaign"
         statuses = tuple(sorted(set(status or ())))
-        return answer(await executions.list(ExecutionQuery(kind, campaign or batch, statuses, cursor, limit)))
+        name = campaign or batch
+        return answer(await executions.list(kind=kind, name=name, statuses=statuses, cursor=cursor, limit=limit))
 
     @router.get("/v1/executions/{execution_id}", tags=_EXECUTIONS, dependencies=viewer, **answers(ExecutionDetail))
     async def get_execution(execution_id: Id) -> Response:
@@ -238,24 +238,21 @@ def _add_execution_queries(router: APIRouter, executions: Executions, gate: Gate
 def _add_execution_control(router: APIRouter, executions: Executions, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
     actions = {
-        "pause": (executions.pause, "Start no more chunks and release none; running chunks end. Twice is harmless."),
-        "resume": (executions.resume, "Continue a paused execution."),
-        "stop": (executions.stop, "End it as `STOPPED`; unreleased actions stay unreleased."),
-        "retry": (
-            executions.retry,
-            "Continue a failed execution at the chunks that are not done; each has all its attempts again.",
+        ExecutionAction.PAUSE: "Start no more chunks and release none; running chunks end. Twice is harmless.",
+        ExecutionAction.RESUME: "Continue a paused execution.",
+        ExecutionAction.STOP: "End it as `STOPPED`; unreleased actions stay unreleased.",
+        ExecutionAction.RETRY: (
+            "Continue a failed execution at the chunks that are not done; each has all its attempts again."
         ),
     }
 
-    def add(action: str) -> None:
-        act, description = actions[action]
-
+    def add(action: ExecutionAction, description: str) -> None:
         async def acted(execution_id: Id, caller: operator) -> Response:
-            return answer(await act(execution_id, caller=caller))
+            return answer(await executions.act(action, execution_id, caller=caller))
 
         acted.__name__ = f"{action}_execution"
         path = f"/v1/executions/{{execution_id}}/{action}"
         router.post(path, tags=_EXECUTIONS, description=description, **answers(ExecutionChange))(acted)
 
-    for action in actions:
-        add(action)
+    for action, description in actions.items():
+        add(action, description)

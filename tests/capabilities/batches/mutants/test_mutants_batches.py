@@ -69,11 +69,9 @@ async def check_an_old_fence_fails_nothing(world: BatchWorld) -> None:
     old = await claimed(world)
     await world.pool.execute("UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL")
     new = await claimed(world)
-    assert not await world.store.fail_chunk(old, 1, Failure("x", "y")), "BCH-1 broken: an old fence failed it"
-    await world.store.release_chunk(old, 1)
-    assert not await world.store.retry_chunk(old, 1, Failure("x", "y"), after_s=0), (
-        "BCH-1 broken: an old fence put it off"
-    )
+    assert not await world.store.fail(old, 1, Failure("x", "y")), "BCH-1 broken: an old fence failed it"
+    await world.store.release(old, 1)
+    assert not await world.store.retry(old, 1, Failure("x", "y"), after_s=0), "BCH-1 broken: an old fence put it off"
     assert await complete(world, new), "BCH-1 broken: an old fence gave it back"
     assert (await world.execution(execution_id))["status"] == "IN_PROGRESS"
 

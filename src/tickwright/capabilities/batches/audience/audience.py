@@ -33,10 +33,10 @@ from tickwright.ports.batches import (
     FileFacts,
     Judge,
     PlannedChunk,
-    SourceBook,
     SqlFilter,
 )
 from tickwright.ports.reports import Column, Dialect, Rows, Source
+from tickwright.sources.named import Sources
 
 CUT_TIMEOUT, READ_TIMEOUT, COUNT_TIMEOUT = timedelta(hours=1), timedelta(minutes=15), timedelta(seconds=30)
 _LEFT_MIN = timedelta(milliseconds=10)
@@ -244,7 +244,7 @@ class _Countdown:
 class Audiences:
     """The audiences that this process can read; ``files`` are in the object store, if there is one."""
 
-    def __init__(self, sources: SourceBook, files: AudienceFiles | None) -> None:
+    def __init__(self, sources: Sources, files: AudienceFiles | None) -> None:
         self._sources, self._files = sources, files
 
     @contextlib.asynccontextmanager

@@ -70,34 +70,32 @@ _WHY = {"deactivate": "deactivated", "start": "replaced by a start", "stop": "st
 _log = structlog.get_logger("tickwright.batches")
 
 
-class BatchQuery(msgspec.Struct, frozen=True):
-    """The filters of a listing of batches; ``q`` is the beginning of their names, ``limit`` is 1 to 200."""
-
-    type: str | None = None
-    status: str | None = None
-    q: str = ""
-    cursor: str | None = None
-    limit: int = LIMIT_DEFAULT
-
-
 class Batches:
     """The batches of one kind."""
 
     def __init__(self, pool: Pool, cursors: Cursors, kind: Kind) -> None:
         self._pool, self._cursors, self.kind = pool, cursors, kind
 
-    async def list(self, query: BatchQuery) -> Page[BatchView]:
+    async def list(
+        self,
+        *,
+        type: str | None = None,  # noqa: A002  the parameter's name
+        status: str | None = None,
+        begins: str = "",
+        cursor: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+    ) -> Page[BatchView]:
         """Return one page of batches, by their names. A page reads 5,000, so it may hold fewer than ``limit``.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit = bounded(query.limit)
-        listing = (self.kind.name, query.type, query.status, query.q)
-        after = "" if query.cursor is None else await self._cursors.read(query.cursor, str, *listing)
+        limit = bounded(limit)
+        listing = (self.kind.name, type, status, begins)
+        after = "" if cursor is None else await self._cursors.read(cursor, str, *listing)
         rows = await fetch_page(
-            self._pool, SQL["list_batches"], self.kind.name, after, query.q, query.q + NAME_AFTER_ALL, query.type,
-            query.status, limit + 1, SCANNED_MAX,
+            self._pool, SQL["list_batches"], self.kind.name, after, begins, begins + NAME_AFTER_ALL, type, status,
+            limit + 1, SCANNED_MAX,
         )  # fmt: skip
         items = [view(BatchView, row) for row in rows[:limit] if row["name"] is not None]
         position = items[-1].name if len(rows) > limit else rows[0]["last_name"]
@@ -257,30 +255,13 @@ class Batches:
             list(settings.product_codes), msgspec.json.encode(draft.definition).decode(),
         )  # fmt: skip
 
-    async def activate(self, name: str, *, caller: Caller) -> BatchChange:
-        """Run a batch by its schedule, from the next occurrence on. Twice is harmless.
+    async def act(self, action: BatchAction, name: str, *, caller: Caller) -> BatchChange:
+        """Activate, deactivate, start or stop a batch.
 
-        As of every action: ``<noun>_not_found`` (404), and the refusals (409) of the table in :mod:`..states`:
-        ``<noun>_is_manual`` and ``no_occurrence`` here.
+        Raises:
+            Rejected: ``<noun>_not_found`` (404), and the refusals (409) of the table in :mod:`..executions.states`.
+                Permanent.
         """
-        return await self._act(BatchAction.ACTIVATE, name, caller)
-
-    async def deactivate(self, name: str, *, caller: Caller) -> BatchChange:
-        """Run a batch no more: its open executions become ``DISABLED``. Twice is harmless."""
-        return await self._act(BatchAction.DEACTIVATE, name, caller)
-
-    async def start(self, name: str, *, caller: Caller) -> BatchChange:
-        """Execute a batch now, whatever its type and status.
-
-        Where an execution is open, the overlap policy decides, which may refuse it: ``execution_open``.
-        """
-        return await self._act(BatchAction.START, name, caller)
-
-    async def stop(self, name: str, *, caller: Caller) -> BatchChange:
-        """End executions that are open or still release: ``STOPPED``; or refuse: ``nothing_to_stop``."""
-        return await self._act(BatchAction.STOP, name, caller)
-
-    async def _act(self, action: BatchAction, name: str, caller: Caller) -> BatchChange:
         async with self._pool.acquire() as connection, connection.transaction():
             await self._lock(connection, name)
             row = await self._row(connection, name)

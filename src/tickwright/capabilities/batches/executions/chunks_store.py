@@ -24,16 +24,19 @@ class ChunkKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanClaim:
-    """An execution that this process has claimed, to be cut into chunks; or one that began and has them already.
-
-    Before it, ``tries`` attempts failed, and ``lost`` sessions were lost with it.
-    """
+class ExecutionClaim:
+    """What this process has claimed: before it, ``tries`` attempts failed, and ``lost`` sessions were lost with it."""
 
     run: Run
     fence: int
     tries: int
     lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanClaim(ExecutionClaim):
+    """An execution, to be cut into chunks; or one that began and has them already."""
+
     is_to_be_planned: bool
 
     @property
@@ -43,15 +46,11 @@ class PlanClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkClaim:
-    """A chunk that this process has claimed; ``tries`` and ``lost`` as those of an execution."""
+class ChunkClaim(ExecutionClaim):
+    """A chunk, and its value from the plan."""
 
-    run: Run
     key: ChunkKey
     value: Mapping[str, Any]
-    fence: int
-    tries: int
-    lost: int
 
 
 class Failure(NamedTuple):
@@ -93,9 +92,8 @@ class ChunksStore:
         if row is None:
             return None
         key = ChunkKey(row["execution_id"], row["number"])
-        return ChunkClaim(
-            _run(row, key.execution_id), key, json.loads(row["value"]), row["fence"], row["tries"], row["lost"]
-        )
+        run, value = _run(row, key.execution_id), json.loads(row["value"])
+        return ChunkClaim(run, row["fence"], row["tries"], row["lost"], key, value)
 
     async def next_in_s(self, served: Sequence[str], *, but: Sequence[int] = ()) -> float | None:
         """Return in how many seconds something may be claimed, no chunks of the batches ``but``; ``None``: never."""
@@ -105,42 +103,30 @@ class ChunksStore:
     async def end_plan(self, claim: PlanClaim, owner: int, chunks: Sequence[PlannedChunk]) -> bool:
         """Write the chunks of an execution; false where the claim is lost."""
         async with self.pool.acquire() as connection, connection.transaction():
-            execution_id = claim.run.execution_id
-            if await connection.fetchval(SQL["lock_plan"], execution_id, owner, claim.fence) is None:
+            if not await _wrote(connection, "lock", claim, owner):
                 return False
             values = [json.dumps(chunk.value, ensure_ascii=False) for chunk in chunks]
             members = [chunk.members for chunk in chunks]
-            await connection.execute(SQL["put_chunks"], execution_id, 0, values, members)
-            if await connection.fetchval(SQL["end_plan"], execution_id, len(chunks), sum(members)) == "FINISHED":
+            await connection.execute(SQL["put_chunks"], claim.key, 0, values, members)
+            if await connection.fetchval(SQL["end_plan"], claim.key, len(chunks), sum(members)) == "FINISHED":
                 await report_end(connection, claim.run)
         return True
 
-    async def retry_plan(self, claim: PlanClaim, owner: int, why: Failure, *, after_s: float) -> bool:
-        """Write that cutting it failed; it is due again later."""
-        key = (claim.run.execution_id, owner, claim.fence)
-        return await self._wrote("retry_plan", *key, after_s, why.code, why.message)
+    async def retry(self, claim: PlanClaim | ChunkClaim, owner: int, why: Failure, *, after_s: float) -> bool:
+        """Write that an attempt failed; it is due again later; false where the claim is lost."""
+        return await _wrote(self.pool, "retry", claim, owner, after_s, why.code, why.message)
 
-    async def fail_plan(self, claim: PlanClaim, owner: int, why: Failure) -> bool:
-        """Write that cutting it failed permanently, which ends the execution."""
-        return await self._failed("fail_plan", claim.run, claim.run.execution_id, owner, claim.fence, *why)
-
-    async def release_plan(self, claim: PlanClaim, owner: int) -> None:
-        """Release it as if it had not been claimed."""
-        if await self._wrote("release_plan", claim.run.execution_id, owner, claim.fence):
-            await self.pool.execute(SQL["wake"])
-
-    async def retry_chunk(self, claim: ChunkClaim, owner: int, why: Failure, *, after_s: float) -> bool:
-        """Write that an attempt failed; it is due again later."""
-        text = f"{why.message} ({why.code})"
-        return await self._wrote("retry_chunk", *claim.key, owner, claim.fence, after_s, text)
-
-    async def fail_chunk(self, claim: ChunkClaim, owner: int, why: Failure) -> bool:
+    async def fail(self, claim: PlanClaim | ChunkClaim, owner: int, why: Failure) -> bool:
         """Write that an attempt failed permanently, which ends the execution; false where the claim is lost."""
-        return await self._failed("fail_chunk", claim.run, *claim.key, owner, claim.fence, *why)
+        async with self.pool.acquire() as connection, connection.transaction():
+            if not await _wrote(connection, "fail", claim, owner, *why):
+                return False
+            await report_failure(connection, claim.run)
+        return True
 
-    async def release_chunk(self, claim: ChunkClaim, owner: int) -> None:
+    async def release(self, claim: PlanClaim | ChunkClaim, owner: int) -> None:
         """Release it as if it had not been claimed."""
-        if await self._wrote("release_chunk", *claim.key, owner, claim.fence):
+        if await _wrote(self.pool, "release", claim, owner):
             await self.pool.execute(SQL["wake"])
 
     async def owned(
@@ -170,20 +156,16 @@ class ChunksStore:
         await connection.execute(SQL["reclaim_plans"], [*tokens])
         await connection.execute(SQL["wake"])
 
-    async def _failed(self, name: str, run: Run, *values: Any) -> bool:
-        async with self.pool.acquire() as connection, connection.transaction():
-            if await connection.fetchval(SQL[name], *values) is None:
-                return False
-            await report_failure(connection, run)
-        return True
 
-    async def _wrote(self, name: str, *values: Any) -> bool:
-        return await self.pool.fetchval(SQL[name], *values) is not None
+async def _wrote(where: Pool | Connection, verb: str, claim: PlanClaim | ChunkClaim, owner: int, *values: Any) -> bool:
+    """Make a write about a plan or a chunk; false where the claim is lost."""
+    noun, key = ("chunk", claim.key) if isinstance(claim, ChunkClaim) else ("plan", (claim.key,))
+    return await where.fetchval(SQL[f"{verb}_{noun}"], *key, owner, claim.fence, *values) is not None
 
 
 async def lock_chunk(connection: Connection, claim: ChunkClaim, owner: int) -> bool:
     """Begin the transaction that completes a chunk; false where the claim is lost."""
-    return await connection.fetchval(SQL["lock_chunk"], *claim.key, owner, claim.fence) is not None
+    return await _wrote(connection, "lock", claim, owner)
 
 
 async def end_chunk(connection: Connection, claim: ChunkClaim, result: ChunkResult) -> str | None:

@@ -17,7 +17,8 @@ import traceback
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import asyncpg
 import structlog
@@ -33,6 +34,7 @@ from tickwright.capabilities.batches.executions.chunks_store import (
     end_chunk,
     lock_chunk,
 )
+from tickwright.capabilities.batches.executions.work import ProcessWorks
 from tickwright.domain.errors import Contended, Rejected, failure_text, storable
 from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.claimed_work import UNAVAILABLE_S, ClaimedWork, Held, write_surely
@@ -40,7 +42,7 @@ from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
 from tickwright.observe.metrics import Sample, Source
-from tickwright.ports.batches import BatchWork, ChunkResult, PlannedChunk, Run
+from tickwright.ports.batches import ChunkResult, PlannedChunk
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
@@ -59,20 +61,6 @@ TRACE_CHARS = 8000
 MESSAGE_CHARS = 2000
 
 _log = structlog.get_logger("tickwright.batches")
-
-
-class Works(Protocol):
-    """The kinds of work that a process can do."""
-
-    def served(self) -> Sequence[str]:
-        """Return what the process has: ``source:NAME``, ``objects``, ``program:NAME``."""
-
-    def of(self, run: Run) -> BatchWork:
-        """Return the work of this execution.
-
-        Raises:
-            Rejected: This process cannot do it, or its definition is wrong. Permanent.
-        """
 
 
 class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
@@ -95,7 +83,7 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         store: ChunksStore,
         session: Session,
         wakeups: WakeupListener,
-        works: Works,
+        works: ProcessWorks,
         *,
         at_once: int,
         probe: Probe = NO_PROBE,
@@ -144,10 +132,7 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         return await self._store.release_strays(connection, owner, *_fences(self._held))
 
     async def _release(self, held: Held[Any]) -> None:
-        if isinstance(held.claim, PlanClaim):
-            await self._store.release_plan(held.claim, held.owner)
-        else:
-            await self._store.release_chunk(held.claim, held.owner)
+        await self._store.release(held.claim, held.owner)
 
     async def _ours(self, held: Mapping[int | ChunkKey, Held[Any]]) -> Collection[int | ChunkKey]:
         plans, chunks = _fences(held)
@@ -158,7 +143,7 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
 class Attempts:
     """Makes the attempts of one process; each returns its outcome, for the counters."""
 
-    def __init__(self, store: ChunksStore, session: Session, works: Works, *, probe: Probe = NO_PROBE) -> None:
+    def __init__(self, store: ChunksStore, session: Session, works: ProcessWorks, *, probe: Probe = NO_PROBE) -> None:
         self._store, self._session, self._works, self._probe = store, session, works, probe
 
     async def plan(self, held: Held[PlanClaim]) -> str:
@@ -205,16 +190,13 @@ class Attempts:
     async def _end(self, held: Held[Any], error: BaseException, why: Failure) -> str:
         """Write that an attempt failed: permanently, or due again after a pause that doubles."""
         claim, owner, store = held.claim, held.owner, self._store
-        is_plan, tries = isinstance(claim, PlanClaim), claim.tries + 1
+        tries = claim.tries + 1
         _log.warning("batches.attempt_failed", key=claim.key, tries=tries, code=why.code, reason=why.message)
         if isinstance(error, Rejected) or tries >= int(claim.run.definition.get("attempts", ATTEMPTS)):
-            outcome, fail = "failed", store.fail_plan if is_plan else store.fail_chunk
-            written = await write_surely(self._session, held, lambda: fail(claim, owner, why))
+            outcome, end = "failed", partial(store.fail, claim, owner, why)
         else:
-            outcome, retry = "retried", store.retry_plan if is_plan else store.retry_chunk
-            after_s = RETRIES.ceiling_s(tries)
-            written = await write_surely(self._session, held, lambda: retry(claim, owner, why, after_s=after_s))
-        return outcome if written else "late"
+            outcome, end = "retried", partial(store.retry, claim, owner, why, after_s=RETRIES.ceiling_s(tries))
+        return outcome if await write_surely(self._session, held, end) else "late"
 
 
 class ClaimedChunk:

@@ -58,23 +58,21 @@ SNAPSHOT = "repeatable_read"
 ETA_MAX_S = 10 * 365 * 86_400
 
 
-class ExecutionQuery(msgspec.Struct, frozen=True):
-    """The filters of a listing of executions: of one kind, of one batch of that kind, of some statuses; 1 to 200."""
-
-    kind: str | None = None
-    name: str | None = None
-    statuses: tuple[str, ...] = ()
-    cursor: str | None = None
-    limit: int = LIMIT_DEFAULT
-
-
 class Executions:
     """The executions of every kind of batch."""
 
     def __init__(self, pool: Pool, cursors: Cursors) -> None:
         self._pool, self._cursors = pool, cursors
 
-    async def list(self, query: ExecutionQuery) -> Page[ExecutionView]:
+    async def list(
+        self,
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        statuses: Sequence[str] = (),
+        cursor: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+    ) -> Page[ExecutionView]:
         """Return one page of executions, newest first; of one batch: by their slots.
 
         A page that filters by anything but the batch reads 5,000, so it may hold fewer than ``limit``.
@@ -82,15 +80,15 @@ class Executions:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit = bounded(query.limit)
-        listing = ("executions", query.kind, query.name, *query.statuses)
-        is_of_batch = query.name is not None
-        kind: Any = datetime if is_of_batch else int
-        newest: Any = None if is_of_batch else NEWEST
-        before = newest if query.cursor is None else await self._cursors.read(query.cursor, kind, *listing)
-        given = [before, query.kind, [*query.statuses] or None, limit + 1, SCANNED_MAX]
-        name, more = ("list_executions_of", (query.name,)) if is_of_batch else ("list_executions", ())
-        rows = await fetch_page(self._pool, SQL[name], *given, *more)
+        limit = bounded(limit)
+        listing = ("executions", kind, name, *statuses)
+        is_of_batch = name is not None
+        before: Any = None if is_of_batch else NEWEST
+        if cursor is not None:
+            before = await self._cursors.read(cursor, datetime if is_of_batch else int, *listing)
+        given = [before, kind, [*statuses] or None, limit + 1, SCANNED_MAX]
+        query, more = ("list_executions_of", (name,)) if is_of_batch else ("list_executions", ())
+        rows = await fetch_page(self._pool, SQL[query], *given, *more)
         items = [view(ExecutionView, row) for row in rows[:limit] if row["id"] is not None]
         position = _position(rows, items, limit, is_of_batch=is_of_batch)
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
@@ -148,26 +146,12 @@ class Executions:
             facts = await execution_evidence(connection, await _row(connection, execution_id))
         return explain_execution(facts)
 
-    async def pause(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """Begin no more chunks of an execution and release none; running chunks end. Twice is harmless.
+    async def act(self, action: ExecutionAction, execution_id: int, *, caller: Caller) -> ExecutionChange:
+        """Pause, resume, stop or retry an execution.
 
-        As of every action: ``execution_not_found`` (404), and the refusals (409) of the table in :mod:`.states`.
+        Raises:
+            Rejected: ``execution_not_found`` (404), and the refusals (409) of the table in :mod:`.states`. Permanent.
         """
-        return await self._act(execution_id, ExecutionAction.PAUSE, caller)
-
-    async def resume(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """Resume a paused execution; refused with ``not_paused`` or ``execution_ended``."""
-        return await self._act(execution_id, ExecutionAction.RESUME, caller)
-
-    async def stop(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """End an execution: ``STOPPED``; actions that it has not released stay so. Refused with ``execution_ended``."""
-        return await self._act(execution_id, ExecutionAction.STOP, caller)
-
-    async def retry(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
-        """Retry a failed execution at the chunks that are not done, with all their attempts; or ``not_failed``."""
-        return await self._act(execution_id, ExecutionAction.RETRY, caller)
-
-    async def _act(self, execution_id: int, action: ExecutionAction, caller: Caller) -> ExecutionChange:
         async with self._pool.acquire() as connection, connection.transaction():
             before = await lock_execution(connection, execution_id)
             if before is None:

@@ -145,7 +145,7 @@ RETURNING status;
 -- An attempt failed: due again after $5 seconds. Fenced. Index: execution_chunks_pkey.
 UPDATE tickwright.execution_chunks
    SET state = 'waiting', owner = NULL, tries = tries + 1, due_at = clock_timestamp() + make_interval(secs => $5),
-       problems = jsonb_build_array(jsonb_build_object('problem', $6::text))
+       problems = jsonb_build_array(jsonb_build_object('problem', format('%s (%s)', $7::text, $6::text)))
  WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' RETURNING number;
 
 -- name: fail_chunk
