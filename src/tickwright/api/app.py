@@ -25,11 +25,9 @@ from tickwright.api.context import ApiContext, Readiness
 from tickwright.api.cookies import SAFE_METHODS, over_tls, signed_out
 from tickwright.api.gate import ApiGate, ClientGone, Receive
 from tickwright.api.openapi import OPEN_PATHS, document, is_of_many, is_open, is_open_ended
-from tickwright.api.sessions import STRUCTS as SESSION_STRUCTS
 from tickwright.api.sessions import session_routes
 from tickwright.domain.admission import client_of
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.plugin.overview import OverviewParts
 from tickwright.ports.caller import CALLER, Role
 from tickwright.ports.views import set_sight
 from tickwright.rest.listener import TRANSPORT
@@ -189,11 +187,11 @@ def _framework(context: ApiContext, auth: Authenticator, gate: ApiGate) -> FastA
             RequestValidationError: _as_problem,
         },
     )
-    app.include_router(_open_routes(context.readiness, context.metrics))
-    app.include_router(session_routes(context, auth, gate))
+    routers = [_open_routes(context.readiness, context.metrics), session_routes(context, auth, gate)]
     for plugin in context.plugins:
-        for router in plugin.routes(context.installation, gate):
-            app.include_router(router)
+        routers += plugin.routes(context.installation, gate)
+    for router in routers:
+        app.include_router(router)
 
     building = asyncio.Lock()
     encoded = b""
@@ -201,17 +199,10 @@ def _framework(context: ApiContext, auth: Authenticator, gate: ApiGate) -> FastA
     @app.get("/v1/openapi.json", tags=["process"], responses={200: {"content": {"application/json": {}}}})
     async def openapi() -> Response:
         """Return this document."""
-        ours = [
-            HealthView,
-            ReadyView,
-            *SESSION_STRUCTS,
-            context.installation.ports.get(OverviewParts).view,
-            *(one for plugin in context.plugins for one in plugin.schemas()),
-        ]
         nonlocal encoded
         async with building:  # building is slow, and runs once
             if not encoded:  # shared, because clients without a key may request it often
-                encoded = msgspec.json.encode(await asyncio.to_thread(document, app, ours))
+                encoded = msgspec.json.encode(await asyncio.to_thread(document, app, routers))
         return Response(encoded, media_type="application/json")
 
     return app

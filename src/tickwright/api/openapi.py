@@ -1,17 +1,18 @@
 """The OpenAPI document: FastAPI's, with our schemas, errors and security schemes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from tickwright.api.cookies import COOKIE, CSRF_HEADER, SAFE_METHODS
 from tickwright.ports.caller import SCOPES
 from tickwright.rest.event_stream import STREAM
 from tickwright.rest.problems import PROBLEM_TYPE, Problem
+from tickwright.rest.routing import structs_of
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
 SIGN_IN = ("POST", "/v1/session")
@@ -65,7 +66,7 @@ def is_of_many(path: str) -> bool:
     return of_a_list or path in _OF_MANY or path.startswith(_REQUEUES) or _LONG.fullmatch(path) is not None
 
 
-def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
+def document(app: FastAPI, routers: Iterable[APIRouter]) -> dict[str, Any]:
     """Return the document, computed once."""
     if app.openapi_schema is None:
         made = get_openapi(
@@ -75,6 +76,7 @@ def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
             routes=app.routes,
             openapi_version="3.1.0",
         )
+        structs = [kind for router in routers for kind in structs_of(router)]
         _, schemas = msgspec.json.schema_components([*structs, Problem], ref_template="#/components/schemas/{name}")
         components = made.setdefault("components", {})
         framework = components.get("schemas", {})

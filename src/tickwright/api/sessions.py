@@ -162,9 +162,6 @@ class SessionView(msgspec.Struct):
     shows_payloads: bool
 
 
-STRUCTS = (Page[BrowserSessionView], SessionRequest, SessionView)
-
-
 def _count_sign_in(bound: RateBound, advice: str) -> None:
     if wait_s := bound.count(monotonic()):
         raise Rejected("too_many_sign_ins", advice, status=429, retry_after_s=wait_s)

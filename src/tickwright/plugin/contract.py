@@ -84,8 +84,8 @@ class Plugin:
         settings: What it reads from the environment.
         commands: Modules of the command line by command; each has a typer application ``app``.
         parts: What a method returns or calls, by its name, as ``MODULE:NAME``, which is imported when it is needed:
-            ``metrics``, ``overview``, ``alert_rules``, ``holdings``, ``reclaim`` (one function), ``examine``,
-            ``schemas``.
+            ``metrics``, ``overview``, ``alert_rules``, ``holdings``, ``reclaim`` (one function) and
+            ``examine``.
         config_checks: The check of the tables ``[kind.NAME]`` of the TOML file, by kind, also as ``MODULE:NAME``.
         broker_dead_letters: Kinds of dead letters that stay in a broker, with their own columns, of which the first is
             the filter of ``GET /v1/dead-letters/KIND``.
@@ -174,10 +174,6 @@ class Plugin:
     def fast_routes(self, context: "Context", gate: "Gate") -> Mapping[str, FastRoute]:
         """Return handlers of ``POST`` by path, without the framework; ``routes`` contains the same paths."""
         return {}
-
-    def schemas(self) -> Sequence[Any]:
-        """Return the structs of its routes, for the OpenAPI document."""
-        return self._part("schemas", ())
 
     def _part(self, name: str, default: T) -> T:
         part: T = resolve_name(self.parts[name]) if name in self.parts else default

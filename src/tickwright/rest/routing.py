@@ -1,11 +1,13 @@
 """Shared by the routes of every capability: parameters, answers, and their documentation."""
 
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Path, Query
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
 from tickwright.domain.time_texts import parse_instant
 from tickwright.ports.views import CURSOR_CHARS_MAX, shown
@@ -22,21 +24,36 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
     return Response(msgspec.json.encode(shown(value)), status, headers, media_type="application/json")
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
-    """Return the OpenAPI reference to a struct; the API adds all ``STRUCTS`` to the components."""
-    (schema,), _ = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
-    return dict(schema)
+class StructSchema(dict[str, Any]):
+    """The OpenAPI reference to a struct, or another schema of it; the components get the structs of all routes."""
+
+    def __init__(self, kind: Any, schema: Mapping[str, Any] | None = None) -> None:
+        (reference,), _ = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
+        super().__init__(reference if schema is None else schema)
+        self.kind = kind
+
+
+def structs_of(router: APIRouter) -> Iterator[Any]:
+    """Yield the structs that document the routes of ``router``."""
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    left: list[Any] = [part for route in routes for part in (route.responses, route.openapi_extra)]
+    while left:
+        found = left.pop()
+        if isinstance(found, StructSchema):
+            yield found.kind
+        elif isinstance(found, dict):
+            left += found.values()
 
 
 def answers(kind: Any, *statuses: int) -> dict[str, Any]:
     """Return the keyword arguments that document a route's answers."""
-    content = {"application/json": {"schema": schema_of(kind)}}
+    content = {"application/json": {"schema": StructSchema(kind)}}
     return {"responses": {status: {"description": "Done", "content": content} for status in statuses or (200,)}}
 
 
 def accepts(kind: Any, *, required: bool = True) -> dict[str, Any]:
     """Return the keyword arguments that document a route's body."""
-    body = {"required": required, "content": {"application/json": {"schema": schema_of(kind)}}}
+    body = {"required": required, "content": {"application/json": {"schema": StructSchema(kind)}}}
     return {"openapi_extra": {"requestBody": body}}
 
 

@@ -67,7 +67,6 @@ class BatchesPlugin(Plugin):
         "holdings": "tickwright.capabilities.batches.executions.chunks_store:HOLDINGS",
         "reclaim": "tickwright.capabilities.batches.executions.chunks_store:ChunksStore.reclaim",
         "examine": "tickwright.capabilities.batches.overview:examine",
-        "schemas": "tickwright.capabilities.batches.rest:STRUCTS",
     }
 
     def provide(self, context: Context) -> None:

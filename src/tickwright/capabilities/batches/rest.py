@@ -6,13 +6,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from tickwright.capabilities.batches.definitions.batches import Batches
-from tickwright.capabilities.batches.definitions.campaigns import (
-    CheckedCampaign,
-    DryRun,
-    SelectedClient,
-    StoredCampaign,
-)
-from tickwright.capabilities.batches.definitions.schema import Mistake
+from tickwright.capabilities.batches.definitions.campaigns import CheckedCampaign, DryRun, StoredCampaign
 from tickwright.capabilities.batches.executions.executions import Executions
 from tickwright.capabilities.batches.executions.states import BatchAction, ExecutionAction
 from tickwright.capabilities.batches.service import CampaignsService
@@ -22,12 +16,9 @@ from tickwright.capabilities.batches.views import (
     BatchDetail,
     BatchExplanation,
     BatchView,
-    ChunkWorker,
     ExecutionChange,
     ExecutionDetail,
     ExecutionView,
-    SkippedClient,
-    TouchedExecution,
     VersionDetail,
     VersionView,
 )
@@ -45,13 +36,6 @@ Begins = Annotated[str, Query(max_length=100, description="What the name begins 
 ExecutionState = Literal["NEW", "IN_PROGRESS", "FINISHED", "EXCEPTION_OCCURRED", "STOPPED", "DISABLED"]
 BatchName = Annotated[str | None, Query(min_length=1, max_length=100)]
 LongCursor = Annotated[str | None, Query(max_length=2000, description="`next` of the page before")]
-STRUCTS: tuple[Any, ...] = (
-    CheckedCampaign, DryRun, Mistake, SelectedClient, StoredCampaign,
-    BatchChange, BatchDetail, BatchExplanation, BatchView, Page[BatchView], Page[VersionView], TouchedExecution,
-    VersionDetail, VersionView,
-    ActionView, ChunkWorker, ExecutionChange, ExecutionDetail, ExecutionView, Explanation,
-    Page[ActionView], Page[ExecutionView], SkippedClient,
-)  # fmt: skip
 _CAMPAIGNS: Any = ["campaigns"]
 _EXECUTIONS: Any = ["executions"]
 _NO_CHANGES: dict[str, Any] = {}

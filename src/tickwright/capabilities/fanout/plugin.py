@@ -61,7 +61,6 @@ class FanoutPlugin(Plugin):
         "holdings": "tickwright.capabilities.fanout.consumer.run_claims:HOLDINGS",
         "reclaim": "tickwright.capabilities.fanout.consumer.run_claims:LedgerRunClaims.reclaim",
         "examine": "tickwright.capabilities.fanout.overview:examine",
-        "schemas": "tickwright.capabilities.fanout.rest:STRUCTS",
     }
     config_checks: ClassVar = {"modules": "tickwright.capabilities.fanout.entities.modules:read_module"}
 

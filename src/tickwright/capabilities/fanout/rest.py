@@ -8,20 +8,15 @@ from fastapi.responses import Response
 from tickwright.capabilities.fanout.entities.entities import EntityQuery
 from tickwright.capabilities.fanout.entities.schemas import (
     DeadTaskPage,
-    DeadTaskView,
     EntityDetail,
     EntityExplanation,
     EntityLine,
-    EntityModule,
     EntityRequest,
     EntityStanding,
     EntityView,
-    MatrixWindow,
     ModuleDetail,
     ModuleRequest,
     ModuleView,
-    ModuleWindow,
-    ModuleWindows,
     StoredEntity,
     StoredModule,
     WindowMatrix,
@@ -29,22 +24,15 @@ from tickwright.capabilities.fanout.entities.schemas import (
 from tickwright.capabilities.fanout.service import DEAD_TASKS, FanoutService
 from tickwright.domain.lines import ImportResult
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.task_queue import DeadMessagesRequest, DeadMessagesRequeued
-from tickwright.ports.views import Page, Reason
+from tickwright.ports.views import Page
 from tickwright.rest.dead_letters import Operation, add_dead_letters
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import NDJSON, Cursor, Limit, accepts, answer, answers
+from tickwright.rest.routing import NDJSON, Cursor, Limit, StructSchema, accepts, answer, answers
 
 CSV = "text/csv"
 Code = Annotated[str, Path(min_length=1, max_length=100)]
 Name = Annotated[str, Path(min_length=1, max_length=50)]
 ModuleName = Annotated[str | None, Query(min_length=1, max_length=50)]
-STRUCTS: tuple[Any, ...] = (
-    EntityDetail, EntityExplanation, EntityLine, EntityModule, EntityRequest, EntityView, ImportResult, ModuleRequest,
-    ModuleDetail, ModuleView, ModuleWindow, Page[EntityView], Page[ModuleView], Reason, StoredEntity, StoredModule,
-    DeadMessagesRequest, DeadMessagesRequeued, DeadTaskPage, DeadTaskView, EntityStanding, MatrixWindow, ModuleWindows,
-    Page[EntityStanding], WindowMatrix,
-)  # fmt: skip
 
 
 def fanout_routes(service: FanoutService, gate: Gate) -> APIRouter:
@@ -108,7 +96,7 @@ def _entities(router: APIRouter, service: FanoutService, gate: Gate) -> None:
         """Poll an entity again, from the current window on."""
         return answer(await entities.switch(code, "enable", caller=caller))
 
-    lines = {kind: {"schema": {"type": "string"}} for kind in (NDJSON, CSV)}
+    lines = {kind: {"schema": StructSchema(EntityLine, {"type": "string"})} for kind in (NDJSON, CSV)}
     body: dict[str, Any] = {"openapi_extra": {"requestBody": {"required": True, "content": lines}}}
 
     @router.post("/v1/entities:bulk", tags=["entities"], **answers(ImportResult), **body)

@@ -50,7 +50,6 @@ class JobsPlugin(Plugin):
         "overview": "tickwright.capabilities.jobs.overview:JobsPart",
         "alert_rules": "tickwright.capabilities.jobs.alerts:RULES",
         "holdings": "tickwright.capabilities.jobs.worker.claims:HOLDINGS",
-        "schemas": "tickwright.capabilities.jobs.rest:STRUCTS",
     }
     config_checks: ClassVar = {"task_types": "tickwright.capabilities.jobs.task_types:read_task_type"}
 

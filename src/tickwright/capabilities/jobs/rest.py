@@ -25,7 +25,6 @@ from tickwright.capabilities.jobs.admin.views import (
     StoredTaskType,
     TaskTypeView,
 )
-from tickwright.capabilities.jobs.figures import TypeFiguresView
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
     KEY_PATTERN,
@@ -56,11 +55,6 @@ from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, accepts,
 
 SCOPE = "jobs:schedule"
 TypeName = Annotated[str, Path(min_length=1, max_length=50)]
-STRUCTS: tuple[Any, ...] = (
-    BulkAction, CreatedJob, Explanation, FilterRequest, ImportResult, JobAction, JobCounts, JobDetail, JobPage,
-    JobRequest, MoveRequest, Page[DeadLetter], Page[TaskTypeView], Requeued, RequeueRequest, RescheduleRequest,
-    RotateRequest, SecretView, StoredTaskType, TaskTypeChange, TaskTypeRequest, TaskTypeView, TypeFiguresView,
-)  # fmt: skip
 
 
 def job_routes(service: JobService, gate: Gate, bounds: ScheduleBounds = BOUNDS) -> APIRouter:

@@ -44,7 +44,6 @@ class OperationsPlugin(Plugin):
         "overview": "tickwright.capabilities.operations.overview:OperationsPart",
         "alert_rules": "tickwright.capabilities.operations.alerts.rules:RULES",
         "holdings": "tickwright.capabilities.operations.machinery:HOLDINGS",
-        "schemas": "tickwright.capabilities.operations.rest:STRUCTS",
     }
 
     def provide(self, context: Context) -> None:

@@ -1,6 +1,6 @@
 """The REST routes of operations: overview, workers, leases, alerts and their receivers, the outbox, audit, API keys."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -23,7 +23,6 @@ from tickwright.capabilities.operations.views import (
     AuditView,
     DestinationView,
     DiscardedMessage,
-    Holding,
     KeyRequest,
     KeyView,
     LeaseView,
@@ -56,15 +55,6 @@ class DrainView(msgspec.Struct):
 
     id: int
     outcome: str
-
-
-STRUCTS: tuple[Any, ...] = (
-    DrainView, KeyRequest, KeyView, NewKeyView, Page[AlertView], Page[AuditView], Page[KeyView],
-    Page[OutboxView], Page[WorkerView], RotateKeyRequest,
-    Page[ReceiverView], ReceiverRequest, ReceiverSecret, ReceiverView, RotateRequest, StoredReceiver,
-    AcknowledgeRequest, AlertView, DestinationView, DiscardedMessage, Holding, LeaseView, Page[DestinationView],
-    Page[LeaseView], ReleasedLease, RetriedOutbox, RetryRequest, WorkerDetail,
-)  # fmt: skip
 
 
 def operation_routes(operations: Operations, gate: Gate) -> APIRouter:

@@ -54,7 +54,6 @@ class PollingPlugin(Plugin):
         "alert_rules": "tickwright.capabilities.polling.alerts:RULES",
         "holdings": "tickwright.capabilities.polling.consumer.queue:HOLDINGS",
         "reclaim": "tickwright.capabilities.polling.consumer.queue:reclaim",
-        "schemas": "tickwright.capabilities.polling.rest:STRUCTS",
     }
     config_checks: ClassVar = {"partners": "tickwright.capabilities.polling.partners:read_partner"}
 

@@ -54,12 +54,6 @@ from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, accepts,
 from tickwright.store.pool import Pool
 
 CSV = "text/csv"
-STRUCTS: tuple[Any, ...] = (  # with the structs of their fields
-    AccountChange, AccountDetail, AccountRequest, EndedTracker, EventOutcome, EventRequest, Explanation, FreshSeries,
-    ImportResult, LoadPreview, Page[AccountLine], Page[PartnerView], Page[PollPartitionView], Page[PollRelayView],
-    Page[SliceView], Page[TrackerView], PartnerFigures, PreviewRequest, ReconcileRequest, ReconcileView,
-    RegisteredTracker, Replay, ReplayRequest, SliceHeat, StoredAccount, StoredPartner, TrackerDetail, TrackerRequest,
-)  # fmt: skip
 
 
 def polling_routes(service: PollingService, gate: Gate) -> APIRouter:

@@ -59,7 +59,6 @@ class ReportsPlugin(Plugin):
         "holdings": "tickwright.capabilities.reports.parts.store:HOLDINGS",
         "reclaim": "tickwright.capabilities.reports.parts.store:PartsStore.reclaim",
         "examine": "tickwright.capabilities.reports.overview:examine",
-        "schemas": "tickwright.capabilities.reports.rest:STRUCTS",
     }
 
     def config_tables(self) -> Mapping[str, ReadTable]:

@@ -14,10 +14,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from tickwright.capabilities.reports.requests.views import (
     DeadCallPage,
-    DeadCallView,
     DeliveredPart,
     PartRefusal,
-    PartView,
     RefusedPart,
     ReportDetail,
     ReportFile,
@@ -32,7 +30,6 @@ from tickwright.capabilities.reports.requests.views import (
 from tickwright.capabilities.reports.service import CONTENT_TYPES, DEAD_CALLS, OpenFile, ReportsService
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.task_queue import DeadMessagesRequest, DeadMessagesRequeued
 from tickwright.ports.views import Explanation, Page, sees_user_data
 from tickwright.rest.dead_letters import Operation, add_dead_letters
 from tickwright.rest.gate import Gate
@@ -292,11 +289,6 @@ def _delivery_routes(router: APIRouter, service: ReportsService, gate: Gate) -> 
 
 
 Name = Annotated[str, Path(min_length=1, max_length=50)]
-STRUCTS: tuple[Any, ...] = (
-    Page[ReportTypeView], ReportTypeDetail, ReportTypeView, StoredReportType, DeadCallPage, DeadCallView,
-    DeadMessagesRequest, DeadMessagesRequeued, DeliveredPart, Explanation, Page[ReportView], PartRefusal, PartView,
-    RefusedPart, ReportDetail, ReportFile, ReportRequestBody, ReportView, RequestedReport, ServicePart,
-)  # fmt: skip
 
 
 def report_routes(service: ReportsService, gate: Gate) -> APIRouter:
