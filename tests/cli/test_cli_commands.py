@@ -380,6 +380,15 @@ def test_the_doctor_names_what_is_wrong_with_a_remedy(env: dict[str, str]) -> No
     assert (sick.code, sick.json["healthy"]) == (1, False)
 
 
+def test_the_doctor_examines_servers_before_the_schema_is_there(empty_database_url: str) -> None:
+    """A first look names all that has to be done: the migration, and a server that does not answer."""
+    servers = {"AMQP_URL": f"amqp://127.0.0.1:{free_port()}", "REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    said = tickwright("doctor", "--json", env=environment(DATABASE_URL=empty_database_url, **servers))
+    bad = {finding["check"]: finding["remedy"] for finding in said.json["findings"] if finding["verdict"] == "fail"}
+    assert (said.code, bad.pop("schema")) == (1, "run: tickwright migrate")
+    assert list(bad) == ["rabbitmq"]
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize(("each_way_s", "verdict"), [(0.0, "ok"), (0.06, "warn"), (0.26, "fail")])
 async def test_the_doctor_says_when_the_database_is_too_far(database_url: str, each_way_s: float, verdict: str) -> None:

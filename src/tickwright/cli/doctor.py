@@ -8,7 +8,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -167,8 +167,9 @@ async def _database(settings: Settings, database: Database) -> list[Finding]:
         found.append(_latency(await _round_trip_s(pool)))
         found += [*_server(facts), *_durability(facts), _clock(facts["now_s"]), *_pressure(facts)]
         found += [_notifications(database), await _schema(database)]
-        if found[-1].verdict == "ok":
-            await _plugins(settings, pool, stack, found)
+        has_schema = found[-1].verdict == "ok"
+        await _plugins(settings, pool, stack, found, has_schema=has_schema)
+        if has_schema:
             with _reported("stores", found):
                 found += await _stores(settings, pool, embedded=database.embedded)
             found.append(_rights(await excess_rights(pool)))
@@ -177,19 +178,24 @@ async def _database(settings: Settings, database: Database) -> list[Finding]:
     return found
 
 
-async def _plugins(settings: Settings, pool: Pool, stack: AsyncExitStack, found: list[Finding]) -> None:
-    """Add the findings of every plugin; one that fails is a finding that names it."""
+async def _plugins(
+    settings: Settings, pool: Pool, stack: AsyncExitStack, found: list[Finding], *, has_schema: bool
+) -> None:
+    """Add the findings of every plugin; one that fails is a finding that names it.
+
+    Without the schema of this release a plugin may miss its tables, which the finding of the schema says already.
+    """
     context = Context(settings, pool, None, Registrations(), partial(load_config, settings.config))
     stack.push_async_callback(context.ports.aclose)
     offer_joined(context)
-    alive = {row["role"]: row["workers"] for row in await pool.fetch(_SQL["alive"])}
+    alive = {row["role"]: row["workers"] for row in await pool.fetch(_SQL["alive"])} if has_schema else {}
     provided = []
     for plugin in PLUGINS:
         with _reported(plugin.name, found):
             plugin.provide(context)
             provided.append(plugin)
     for plugin in provided:
-        with _reported(plugin.name, found):
+        with _reported(plugin.name, found), suppress(*(() if has_schema else (asyncpg.SyntaxOrAccessError,))):
             found += await plugin.examine(context, alive)
 
 

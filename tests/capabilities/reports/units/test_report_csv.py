@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tickwright.capabilities.reports.merge.merge import MergeBounds, PartFile, merge
@@ -176,6 +176,7 @@ def test_what_is_read_back_is_what_was_put_in_and_is_no_formula(rows: list[dict[
 
 
 @settings(MERGES, max_examples=30)
+@example(["-5", "-5,", "-\t", "- 5", "-Infinity5"])
 @given(st.lists(st.text(NASTY, min_size=1, max_size=5).filter(lambda name: "\0" not in name), min_size=1, max_size=6))
 def test_names_of_columns_are_made_safe_as_cells_are(names: list[str]) -> None:
     """A column's name may come from a parameter or a pivot: it is quoted and defused like a text."""

@@ -78,7 +78,9 @@ if TYPE_CHECKING:
 _UNSEEN = r"[\s\p{Z}\p{Cc}\p{Cf}]"
 _FORMULA = r"=+\-@＝＋－＠"
 _DANGER = rf"^{_UNSEEN}*[{_FORMULA}]|^[\t\r\n\x00]"
-_NUMBER = r"^-([0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|Infinity|inf)\z"
+_NEGATIVE = r"-([0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|Infinity|inf)"
+_NUMBER = rf"^{_NEGATIVE}\z"
+_IS_NUMBER = re.compile(_NEGATIVE).fullmatch
 _QUOTE = r'[",\r\n]|^[\s\v\p{Z}]|[\s\v\p{Z}]$|^$'
 _ODD = rf'[",\r\n\x00]|^[\p{{Z}}\p{{Cc}}\p{{Cf}}{_FORMULA}\s]|[\s\v\p{{Z}}]$|^$'
 """Cells that need the full check; most cells do not match."""
@@ -155,7 +157,7 @@ def csv_values(columns: Sequence[Column], places: Sequence[str], *, bom: bool) -
 def header_name(name: str) -> str:
     """Return a column's name, made safe like a cell."""
     begin = next((char for char in name if not _is_unseen(char)), "")
-    is_danger = begin in _BEGINS or name[:1] in _BEGINS_AT_ONCE
+    is_danger = (begin in _BEGINS or name[:1] in _BEGINS_AT_ONCE) and not _IS_NUMBER(name)
     return "'" * is_danger + name.replace("\0", "")
 
 
