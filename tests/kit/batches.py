@@ -20,6 +20,7 @@ from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer
 from tickwright.capabilities.batches.executions.producer import Producer
+from tickwright.capabilities.batches.executions.work import ProcessWorks
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
@@ -69,7 +70,7 @@ class Numbers:
             pass
 
 
-class OneWork:
+class OneWork(ProcessWorks):
     """Every batch of this process is the same work."""
 
     def __init__(self, work: Any, names: Sequence[str]) -> None:

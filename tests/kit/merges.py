@@ -58,7 +58,9 @@ async def merged(
 ) -> MergedFile:
     """Merge into ``out.csv``."""
     out = folder / "out.csv"
-    return (await merges.answer(Job(parts=parts, sql=sql, out=out, folder=folder, bounds=bounds))).file
+    answer = await merges.answer(Job(parts=parts, sql=sql, out=out, folder=folder, bounds=bounds))
+    assert answer.file is not None
+    return answer.file
 
 
 async def failed(

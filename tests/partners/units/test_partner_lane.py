@@ -1,19 +1,30 @@
 """What a lane tells of its share, so that the shared row shrinks after it."""
 
+from typing import TYPE_CHECKING, cast
+
 from tickwright.domain.dbclock import DbClock
 from tickwright.partners.model import Grant
 from tickwright.partners.outcomes import ANSWERED, outcome_of
 from tickwright.partners.permits import PartnerPermits
 
+if TYPE_CHECKING:
+    from tickwright.ports.session import Session
 
-class _Held:
+
+class Held:
+    """What permits ask of a session."""
+
     def holds(self) -> bool:
+        """It is held."""
         return True
+
+
+SESSION = cast("Session", Held())
 
 
 def test_a_report_says_which_share_is_used_until_its_answer_comes() -> None:
     """PAR-4: nothing at first; then what was granted; a lane that is closed uses none."""
-    lane = PartnerPermits(1, DbClock(), _Held(), lambda: None)
+    lane = PartnerPermits(1, DbClock(), SESSION, lambda: None)
     assert lane.report()[0].share == 0
     lane.grant(Grant(1.0, share=7), asked_s=0.0, now_s=0.0, listed=True)
     assert lane.report()[0].share == 7
@@ -23,7 +34,7 @@ def test_a_report_says_which_share_is_used_until_its_answer_comes() -> None:
 
 def test_a_429_without_a_wait_is_counted_as_throttled_and_is_a_failure_for_the_breaker() -> None:
     """Whoever looks sees that there were too many calls; the breaker slows us down, as nothing else would."""
-    lane = PartnerPermits(1, DbClock(), _Held(), lambda: None)
+    lane = PartnerPermits(1, DbClock(), SESSION, lambda: None)
     for status, wait in ((429, None), (429, "9"), (503, None)):
         lane.ended(outcome_of(status, wait, now_unix_s=0), trial=False, stale=False)
     lane.ended(ANSWERED, trial=False, stale=False)

@@ -34,10 +34,10 @@ async def test_what_memory_does_not_hold_is_spilled_and_comes_out_whole(
     sql = "SELECT n.id, n.pad || range AS p FROM numbers AS n, range(16) ORDER BY hash(n.id), range"
     out, spill = tmp_path / "out.csv", tmp_path / "spill"
     bounds = BOUNDS
-    task = asyncio.create_task(merges.answer(Job(parts=[numbers], sql=sql, out=out, folder=tmp_path, bounds=bounds)))
+    task = asyncio.create_task(merged(merges, [numbers], sql, tmp_path, bounds))
     await eventually_async(lambda: task.done() or (spill.is_dir() and any(spill.iterdir())), 60)
     assert not task.done(), "nothing was spilled"
-    assert (await task).file.rows == 16 * ROWS
+    assert (await task).rows == 16 * ROWS
     assert merges._warm, "the process has not given its memory back"
     assert left(tmp_path) == ["out.csv"]
     ids = [int(line.split(b",")[0]) for line in out.read_bytes().split(b"\r\n")[1:-1]]
@@ -155,7 +155,6 @@ async def test_the_least_memory_is_enough_for_a_join_that_has_to_spill(
     sql = (
         f"SELECT a.id, a.pad, b.pad AS other, n FROM numbers a JOIN others b USING (id) CROSS JOIN range(4) r(n){order}"
     )
-    least, out = BOUNDS.memory_bytes, tmp_path / "out.csv"
-    bounds = MergeBounds(least, threads_for(least))
-    merged = (await merges.answer(Job(parts=[numbers, others], sql=sql, out=out, folder=tmp_path, bounds=bounds))).file
-    assert merged.rows == 4 * ROWS
+    least = BOUNDS.memory_bytes
+    file = await merged(merges, [numbers, others], sql, tmp_path, MergeBounds(least, threads_for(least)))
+    assert file.rows == 4 * ROWS
