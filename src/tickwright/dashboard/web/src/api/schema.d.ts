@@ -4343,7 +4343,7 @@ export interface components {
          *     ``stale_since`` is set while the database does not answer, and ``stale_why`` is the reason: the rest is then the
          *     last snapshot. ``changes`` has a number per list (``accounts alerts dead_letters executions fanout jobs leases outbox partners reports workers``), which changes when the list has changed: fetch a
          *     list again when its number differs from the one you have. ``series`` is only in ``GET /v1/overview``; in the stream
-         *     it is ``None``.
+         *     it is ``None``. The fields of a part of a plugin that has failed since the start are ``None``; the log says why.
          */
         OverviewView: {
             at: string;
