@@ -145,7 +145,7 @@ class KafkaServer:
         listeners += [f"PROXIED://127.0.0.1:{self.direct_port}"] if proxied else []
         listeners += [f"CONTROLLER://127.0.0.1:{self._control_ports[number]}"]
         lines = {
-            "process.plugins": "broker,controller",
+            "process.roles": "broker,controller",
             "node.id": number,
             "controller.quorum.voters": voters,
             "listeners": ",".join(listeners),
