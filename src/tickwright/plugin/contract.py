@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from tickwright.domain.errors import Rejected
 from tickwright.plugin.registrations import Registrations
 from tickwright.plugin.settings import Settings, SettingsPart
 from tickwright.ports.caller import Caller, Role
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tickwright.rest.gate import Gate
 
 T = TypeVar("T")
+PARTS = frozenset({"metrics", "overview", "alert_rules", "holdings", "reclaim", "examine"})
 PROGRAM = Caller("python", Role.ADMIN)
 """The audit trail's actor for a program's declarations."""
 CONFIG_FILE = Caller("config", Role.ADMIN)
@@ -83,9 +85,8 @@ class Plugin:
         roles: That this plugin adds to ``tickwright run``.
         settings: What it reads from the environment.
         commands: Modules of the command line by command; each has a typer application ``app``.
-        parts: What a method returns or calls, by its name, as ``MODULE:NAME``, which is imported when it is needed:
-            ``metrics``, ``overview``, ``alert_rules``, ``holdings``, ``reclaim`` (one function) and
-            ``examine``.
+        parts: What a method of ``PARTS`` returns or calls, by its name, as ``MODULE:NAME``, imported when it is needed;
+            for ``reclaim`` one function.
         config_checks: The check of the tables ``[kind.NAME]`` of the TOML file, by kind, also as ``MODULE:NAME``.
         broker_dead_letters: Kinds of dead letters that stay in a broker, with their own columns, of which the first is
             the filter of ``GET /v1/dead-letters/KIND``.
@@ -104,7 +105,7 @@ class Plugin:
 
     def config_tables(self) -> Mapping[str, ReadTable]:
         """Return the checks of tables ``[kind.NAME]`` of the TOML file, by kind."""
-        return {kind: resolve_name(check) for kind, check in self.config_checks.items()}
+        return {kind: self._imported(check) for kind, check in self.config_checks.items()}
 
     def is_idle(self, role: str, registrations: Registrations) -> bool:
         """Return whether ``role`` would do nothing in a process of this program."""
@@ -176,5 +177,11 @@ class Plugin:
         return {}
 
     def _part(self, name: str, default: T) -> T:
-        part: T = resolve_name(self.parts[name]) if name in self.parts else default
+        part: T = self._imported(self.parts[name]) if name in self.parts else default
         return part
+
+    def _imported(self, place: str) -> Any:
+        try:
+            return resolve_name(place)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise Rejected("invalid_plugin", f"plugin {self.name}: {place!r} cannot be imported: {error}") from error

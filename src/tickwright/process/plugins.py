@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from tickwright.domain.errors import Rejected
 from tickwright.plugin import Plugin
+from tickwright.plugin.contract import PARTS
 
 ENTRY_POINT = "tickwright.capabilities"
 BUILT_IN = (
@@ -32,9 +33,8 @@ def load_plugins() -> tuple[Plugin, ...]:
     """Return the plugins of the product and of installed packages.
 
     Raises:
-        Rejected: ``invalid_plugin``: an installed package cannot be imported, has no plugin at its entry point, or its
-            name is taken.
-            Permanent until the package is repaired or removed.
+        Rejected: ``invalid_plugin``: an installed package cannot be imported or has no plugin at its entry point, the
+            name of its plugin is taken, or it names an unknown part. Permanent until it is repaired or removed.
     """
     found: dict[str, Plugin] = {}
     for origin, plugin in _plugins():
@@ -42,6 +42,9 @@ def load_plugins() -> tuple[Plugin, ...]:
             raise Rejected("invalid_plugin", f"{origin} is not a tickwright.plugin.Plugin: {plugin!r}")
         if plugin.name in found:
             raise Rejected("invalid_plugin", f"{origin}: there is a plugin named {plugin.name!r} already")
+        if unknown := plugin.parts.keys() - PARTS:
+            says = f"{origin}: there is no part {min(unknown)!r}; parts are {', '.join(sorted(PARTS))}"
+            raise Rejected("invalid_plugin", says)
         found[plugin.name] = plugin
     return tuple(found.values())
 
