@@ -56,8 +56,8 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     (
         "a neighbour is ours",
         cookies.site_of,
-        "set(said) <= _OURS",
-        'set(said) <= {*_OURS, b"same-site"}',
+        "set(sites) <= _OURS",
+        'set(sites) <= {*_OURS, b"same-site"}',
         checks.check_the_site,
     ),
     ("every origin is ours", cookies.site_of, "if _bare(authority, scheme) in ours", "if ours", checks.check_the_site),
