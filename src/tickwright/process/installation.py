@@ -143,7 +143,6 @@ def build_brokers(context: Context) -> Brokers:
 
 def target_check(settings: Settings) -> TargetCheck:
     """Return a check that refuses reserved targets and those that can never be delivered to. No I/O."""
-    from tickwright.outbound import check_address
 
     def check(target: str) -> None:
         parsed = parse_target(target)
@@ -152,6 +151,8 @@ def target_check(settings: Settings) -> TargetCheck:
             text = f"only Tickwright itself sends to {target}; use an exchange, a queue or a topic without its prefix"
             raise Rejected("destination_reserved", text, field="target")
         if isinstance(parsed, WebTarget):
+            from tickwright.outbound import check_address  # most commands need no HTTP client
+
             check_address(parsed, settings.targets)
 
     return check
