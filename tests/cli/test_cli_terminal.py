@@ -68,6 +68,7 @@ def hostile(pg_server: object, template_database: str) -> dict[str, str]:
     return environment(DATABASE_URL=url)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_no_command_lets_a_text_act(

@@ -201,6 +201,7 @@ def drain(screen: int) -> None:
             pass
 
 
+@pytest.mark.storm
 def test_a_busy_port_is_replaced_and_said() -> None:
     """Whoever has the port keeps it."""
     with socket.socket() as taken:

@@ -140,6 +140,7 @@ def test_without_the_stream_the_page_polls(visit: Visitors) -> None:
     screen.page.get_by_role("region", name="Due").wait_for()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "path",
     [

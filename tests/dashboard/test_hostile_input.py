@@ -207,6 +207,7 @@ def test_a_strange_expression_has_a_mistake_with_a_code(visit: Visitors) -> None
     assert page.evaluate("window.ran") is None
 
 
+@pytest.mark.storm
 def test_filters_and_the_search_take_anything(visit: Visitors) -> None:
     """A filter that means nothing is an answer, not a broken view."""
     for path, label in (("/jobs", "Text"), ("/audit", "Who"), ("/entities", "Entity"), ("/trackers", "External id")):

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from playwright.sync_api import expect
 
 from kit.pages import Screen, Site, Visitors
@@ -23,6 +24,7 @@ def audited(site: Site, action: str) -> list[str]:
     return [row["actor"] for row in rows]
 
 
+@pytest.mark.storm
 def test_a_pending_job_is_cancelled_after_a_question(visit: Visitors, site: Site) -> None:
     """One click asks and changes nothing; the answer cancels, under the name of who is signed in."""
     job = site.schedule("page.greet", delay="1h")

@@ -107,6 +107,7 @@ async def raw(port: int, target: bytes, *headers: bytes) -> tuple[bytes, bytes]:
     return head, body
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/42", "/task-types/invoice.js", "/trackers?text=%00", "/V1/jobs"])
 async def test_every_address_of_a_view_is_the_page(api: RunningApi, path: str) -> None:
     """A link to a view opens the page, which finds the view; no key is asked for."""
@@ -163,6 +164,7 @@ async def test_a_file_of_this_build_is_kept_for_ever_and_others_are_asked_for_ag
         assert (await api.stranger.get(path, headers={"If-None-Match": '"x"'})).status == 200
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("offer", "packed"),
     [
@@ -192,6 +194,7 @@ async def test_head_is_get_without_its_body(api: RunningApi) -> None:
             assert bare.headers[name] == full.headers[name]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 async def test_the_page_takes_nothing(api: RunningApi, method: str) -> None:
     """It is files: 405 with what it answers to."""
@@ -222,6 +225,7 @@ ROUND = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("target", ROUND)
 async def test_no_path_leads_out_of_the_folder(api: RunningApi, target: bytes) -> None:
     """Steps up, empty steps and strange characters are 404, whatever way they are written."""
@@ -231,6 +235,7 @@ async def test_no_path_leads_out_of_the_folder(api: RunningApi, target: bytes) -
     assert b"set-cookie" not in head
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "target", [b"/source.sha256", b"/index.html", b"/%ff%fe", b"/%c0%ae%c0%ae/secret.txt", b"/%252e%252e/x"]
 )

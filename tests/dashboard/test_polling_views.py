@@ -257,6 +257,7 @@ def test_axe_finds_nothing_serious(visit: Visitors, scheme: str) -> None:
     assert screen.findings() == []
 
 
+@pytest.mark.storm
 def test_nothing_is_wider_than_a_phone(visit: Visitors) -> None:
     """390 pixels: tables leave columns out, nothing scrolls sideways."""
     screen = visit("admin", "/accounts", width=390, height=844)

@@ -31,6 +31,7 @@ def site(
         yield made
 
 
+@pytest.mark.storm
 def test_a_report_is_asked_for_and_downloaded(visit: Visitors, site: WorkSite, tmp_path: Path) -> None:
     """The form has the type's parameters; the file has the rows, and its checksum is the one that is shown."""
     screen = visit("operator", "/reports")
@@ -134,6 +135,7 @@ def test_axe_finds_nothing_serious(visit: Visitors, path: str, scheme: str) -> N
     assert screen.findings() == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("path", ["/reports", "/report-types", "/reports?report=1"])
 def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
     """At 390 px nothing is wider than the window."""

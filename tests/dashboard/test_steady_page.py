@@ -212,6 +212,7 @@ def test_a_stream_that_cannot_be_read_makes_the_page_stale_and_no_more(visit: Vi
     page.get_by_test_id("stale").wait_for(state="detached", timeout=20_000)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("width", [390, 768, 1060, 1180, 1440])
 def test_no_tile_stands_alone_in_a_row(visit: Visitors, width: int) -> None:
     """Seven tiles: a row of them, two rows, or pairs with the last as wide as two; and none is wider than its frame."""

@@ -115,6 +115,7 @@ async def test_a_stop_before_the_start_is_harmless(world: RelayWorld, name: str)
         await service.run()
 
 
+@pytest.mark.matrix
 async def test_many_stops_at_once_while_it_starts_are_harmless(
     world: RelayWorld, make: Callable[[RelayWorld], Service]
 ) -> None:

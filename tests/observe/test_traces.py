@@ -161,6 +161,7 @@ def _bulk(api: RunningApi, headers: Any) -> Any:
     return api.operator.bulk(lines, **headers)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("send", [_lane, _route, _bulk])
 @pytest.mark.parametrize("said", [CALLER, BAD, None])
 async def test_a_request_brings_its_trace_in_a_header(

@@ -54,6 +54,7 @@ class OneByOne:
         return None
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("text", EXPRESSIONS)
 async def test_both_ways_select_the_same(world: AudienceWorld, text: str) -> None:
     """In ranges and in a dry run; missing ones are counted alike."""

@@ -78,6 +78,7 @@ def told(actions: Any) -> dict[str, Any]:
     return {action.client_id: msgspec.json.decode(action.client) for action in actions}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("translated", [True, False])
 @pytest.mark.parametrize("kind", list(TEXTS))
 async def test_a_text_is_read_as_the_declared_type_or_costs_its_client_only(
@@ -108,6 +109,7 @@ def _exact(value: Any) -> Any:
     return datetime.fromisoformat(value).astimezone(UTC)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("translated", [True, False])
 async def test_what_is_judged_and_told_is_of_the_declared_types(audiences: AudienceWorld, translated: bool) -> None:
     """Numbers are numbers, instants are RFC 3339 in UTC, null is null; columns come beside them."""
@@ -131,6 +133,7 @@ async def test_what_is_judged_and_told_is_of_the_declared_types(audiences: Audie
         assert judge.judged == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("translated", [True, False])
 async def test_counts_say_what_became_of_every_member(audiences: AudienceWorld, translated: bool) -> None:
     """Selected, not, missing, skipped: the same numbers whoever judges, and the same ones in a dry run."""
@@ -146,6 +149,7 @@ async def test_counts_say_what_became_of_every_member(audiences: AudienceWorld, 
     assert told(found.examples) == told(read.actions)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("translated", [True, False])
 async def test_a_field_that_cannot_be_read_costs_its_client_whoever_decides(
     audiences: AudienceWorld, translated: bool
@@ -179,6 +183,7 @@ async def test_who_cannot_be_judged_is_skipped_and_shown(audiences: AudienceWorl
     assert read.result.problems[0]["problem"] == "unlucky"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("translated", [True, False])
 async def test_equal_keys_count_once_in_a_dry_run_too(audiences: AudienceWorld, translated: bool) -> None:
     """A dry run counts what an execution would."""

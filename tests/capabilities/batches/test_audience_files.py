@@ -82,6 +82,7 @@ async def put(store: ObjectStore, folder: Path, text: str | bytes, key: str = "a
     await store.put_file(key, path)
 
 
+@pytest.mark.matrix
 async def test_two_processes_cut_and_read_the_same_ranges(
     object_store: ObjectStore, processes: tuple[Process, Process], tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ async def test_two_processes_cut_and_read_the_same_ranges(
     assert (one.store.fetched, two.store.fetched) == (1, 1)
 
 
+@pytest.mark.matrix
 async def test_a_file_that_was_replaced_is_refused(
     object_store: ObjectStore, processes: tuple[Process, Process], tmp_path: Path
 ) -> None:
@@ -129,6 +131,7 @@ async def test_the_same_file_is_fetched_once_for_many_readers(object_store: Obje
     assert list(one.folder.iterdir()) == list(two.folder.iterdir()) == []
 
 
+@pytest.mark.matrix
 async def test_only_a_few_files_are_kept(object_store: ObjectStore, tmp_path: Path) -> None:
     """The one that was not read for the longest time goes; one that is being read stays."""
     process = Process(object_store, tmp_path / "one", kept=1)
@@ -157,6 +160,7 @@ async def test_texts_of_a_csv_file_stay_as_they_are(object_store: ObjectStore, t
     await process.files.aclose()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -186,6 +190,7 @@ async def test_a_file_that_is_none_is_refused_with_the_reason(
     assert list(process.folder.iterdir()) == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("text", "clients"),
     [
@@ -350,6 +355,7 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_files, "UNPACKED_TIMES_MAX", 0)
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("rows", [BOMB, DENSE], ids=["spilled", "database"])
 async def test_a_file_that_unpacks_to_too_many_bytes_is_refused(

@@ -27,6 +27,7 @@ async def ids(world: AudienceWorld, rows: int) -> Counter[str]:
     return Counter(action.client_id for one in read for action in one.actions)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("members", [0, 1, 9, 10, 11, 20, 95])
 async def test_every_member_is_in_exactly_one_range(audiences: AudienceWorld, members: int) -> None:
     """Nobody, one, one fewer than fits, exactly as many, one more, many; the numbers of members are right."""
@@ -46,6 +47,7 @@ async def test_ranges_are_read_over_one_connection(tmp_path: Path, empty_databas
         assert len({json.loads(action.client)["process"] for one in read for action in one.actions}) == 1
 
 
+@pytest.mark.matrix
 async def test_the_ends_of_the_integers_are_keys(audiences: AudienceWorld) -> None:
     """JSON keeps them exactly, and the least one is not lost below the first range."""
     keys = [-INT64, -INT64 + 1, -1, 0, 1, 2**53 + 1, INT64 - 2, INT64 - 1]
@@ -56,6 +58,7 @@ async def test_the_ends_of_the_integers_are_keys(audiences: AudienceWorld) -> No
     assert sorted(int(action.client_id) for one in read for action in one.actions) == keys
 
 
+@pytest.mark.matrix
 async def test_texts_are_cut_and_read_in_one_order(audiences: AudienceWorld) -> None:
     """Case, accents, quotes, blanks, SQL: whatever order the source has, both questions use the same one."""
     await audiences.fill({"id": "text"}, [(key,) for key in ODD])
@@ -88,6 +91,7 @@ async def test_a_column_that_ignores_case_is_cut_by_its_bytes(tmp_path: Path, ki
         assert await ids(world, 3) == Counter(ODD)
 
 
+@pytest.mark.matrix
 async def test_uuids_are_keys(audiences: AudienceWorld) -> None:
     """Their order is that of their text."""
     if audiences.kind == "sqlite":
@@ -97,6 +101,7 @@ async def test_uuids_are_keys(audiences: AudienceWorld) -> None:
     assert await ids(audiences, 2) == Counter(f"{digit}{'0' * 7}-0000-4000-8000-000000000000" for digit in "0789af")
 
 
+@pytest.mark.matrix
 async def test_equal_keys_stay_together_and_are_one_client(audiences: AudienceWorld) -> None:
     """A range grows for them; what is seen is rows, who is selected is clients."""
     keys = [1, 2, 3, 3, 3, 3, 3, 4, 4, 5]
@@ -108,6 +113,7 @@ async def test_equal_keys_stay_together_and_are_one_client(audiences: AudienceWo
     assert [(one.result.seen, one.result.selected) for one in read] == [(7, 3), (2, 1), (1, 1)]
 
 
+@pytest.mark.matrix
 async def test_members_without_a_key_are_counted_and_nobody_is_selected(audiences: AudienceWorld) -> None:
     """They are the first range, of their own; the others are cut as without them."""
     await audiences.fill({"id": "bigint", "age": "bigint"}, [(None, 50), (3, 50), (None, 50), (1, 50), (2, 50)])

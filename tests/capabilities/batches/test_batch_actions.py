@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from kit.batches import BatchWorld, Numbers
 from kit.broker_sides import Side
 from kit.leases import SHORT
@@ -14,6 +16,7 @@ from tickwright.engine.outbox.relay import OutboxRelay
 SELECTED = {str(number) for number in range(0, 25, 2)}
 
 
+@pytest.mark.matrix
 async def test_each_action_arrives_under_an_id_of_its_own(side: Side, batches: BatchWorld) -> None:
     """One message per selected client, also where two rounds of the checker and a relay come after one another."""
     await batches.process(Numbers())

@@ -31,6 +31,7 @@ async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncItera
         yield world
 
 
+@pytest.mark.matrix
 async def test_codes_with_many_dots_are_polled_and_hold_up_no_others(world: FanoutWorld) -> None:
     """A dot is three characters of a message id, which has 255: hundreds of such entities come first here."""
     codes = [*(f"A{n}{'.' * 95}" for n in range(600)), *CODES]
@@ -43,6 +44,7 @@ async def test_codes_with_many_dots_are_polled_and_hold_up_no_others(world: Fano
     assert world.ids(CODES, window).keys() <= Counter(hub.ended).keys()
 
 
+@pytest.mark.matrix
 async def test_an_entity_is_polled_in_its_first_window_and_once(world: FanoutWorld) -> None:
     """A row is enough: every module of every entity is run at once, with the whole document, and not again."""
     await world.put_module("TARIFFS")
@@ -176,6 +178,7 @@ async def test_an_entity_that_wants_everything_leaves_slots_to_others(world: Fan
     assert hub.overlaps == []
 
 
+@pytest.mark.matrix
 async def test_a_task_that_was_delivered_three_times_runs_once(world: FanoutWorld) -> None:
     """The ledger refuses the second and the third, whichever consumer has them."""
     hub = Hub()
@@ -274,6 +277,7 @@ def at(window: Window) -> datetime:
     return datetime.fromtimestamp(window.start_s, UTC)
 
 
+@pytest.mark.matrix
 async def test_secrets_are_put_in_by_the_consumer(world: FanoutWorld) -> None:
     """The message names them; the function asks for them."""
     found: list[Any] = []
@@ -315,6 +319,7 @@ async def test_what_a_failed_run_says_has_no_secret_in_it(
     assert "Token secret" not in row["last_error"] + said.out + said.err
 
 
+@pytest.mark.matrix
 async def test_a_partner_that_asks_for_silence_is_left_alone(world: FanoutWorld) -> None:
     """The limits of a partner hold for entities as for trackers: nobody calls before Retry-After is over."""
     await world.pool.execute("INSERT INTO tickwright.partners (name) VALUES ('hub')")
@@ -335,6 +340,7 @@ async def test_a_partner_that_asks_for_silence_is_left_alone(world: FanoutWorld)
     assert (await world.cursor("A"))["failures"] == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("reason", "body"),
     [

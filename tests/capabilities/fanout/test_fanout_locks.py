@@ -46,6 +46,7 @@ async def _begin(pool: asyncpg.Pool) -> None:
     await LedgerRunClaims(pool).begin(runs, await open_session(pool))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("table", "write"),
     [

@@ -177,6 +177,7 @@ async def test_a_row_that_somebody_holds_locked_is_passed_by(pool: Pool, service
         assert (await service.many.cancel(call())).ids == jobs[1:]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("action", ["cancel", "run_now", "reschedule"])
 async def test_a_storm_of_actions_beside_workers_runs_each_job_once_or_not_at_all(
     database_url: str, action: str

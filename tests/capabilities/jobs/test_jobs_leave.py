@@ -24,6 +24,7 @@ def _brokers(side: Side) -> dict[str, Broker]:
     return dict.fromkeys(side.broker.schemes, side.broker)
 
 
+@pytest.mark.matrix
 async def test_a_job_arrives_with_its_id_payload_attempt_and_fence(side: Side, database_url: str) -> None:
     """The other side has the job's bytes under ``job_<id>`` before the job is completed."""
     kinds = {"remind": _kind(side)}

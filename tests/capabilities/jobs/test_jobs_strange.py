@@ -201,6 +201,7 @@ async def check_strange(url: str, strange: Strange, *, within_s: float = 10.0) -
     assert len(logged) == (strange.attempts if strange.is_logged else 0), logged
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", STRANGE)
 async def test_whatever_a_handler_does_is_a_failed_attempt_of_its_job(database_url: str, name: str) -> None:
     """It is counted and tried again, it ends, its slot takes the next job, and nothing else notices."""

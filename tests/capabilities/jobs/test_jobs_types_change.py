@@ -66,6 +66,7 @@ async def look_once_more(engine: Engine) -> None:
     await engine.until(job_id, "completed")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (3, 3), (5, 2), (None, 3)])
 async def test_a_type_whose_settings_change_keeps_count_of_its_places(
     database_url: str, before: int | None, after: int
@@ -209,6 +210,7 @@ async def test_a_type_is_run_beside_a_backlog_that_fills_every_slot(database_url
         await engine.until(job_id, "completed", within_s=30)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("concurrency", "runs"), [(1, 0), (4, 0), (4, 1)])
 async def test_a_worker_leaves_its_share_of_a_type_that_it_can_no_longer_run(
     database_url: str, concurrency: int, runs: int

@@ -96,6 +96,7 @@ async def test_a_change_sets_what_is_given_and_nothing_else(api: RunningApi) -> 
     assert (line["before"]["polls_per_slice_max"], line["after"]["polls_per_slice_max"]) == (10, None)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [

@@ -136,6 +136,7 @@ async def test_nothing_is_selected_behind_the_end_of_its_tracker(wheels: Wheels)
     await check_nothing_is_selected_after_its_end(wheels)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(4))
 async def test_after_outages_changes_and_crashes_nobody_is_left_behind(wheels: Wheels, seed: int) -> None:
     """P5, P6: everybody has a place, and waits for an interval at most."""

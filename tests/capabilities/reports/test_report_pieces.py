@@ -132,6 +132,7 @@ async def check_too_large(rows: Any, path: Path) -> None:
     assert took < PEAK_BYTES_MAX, f"{took / 1e6:.0f} MB"
 
 
+@pytest.mark.storm
 async def test_a_missing_bound_in_the_query_is_noticed(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

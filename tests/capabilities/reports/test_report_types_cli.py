@@ -28,6 +28,7 @@ def env(database_url: str) -> dict[str, str]:
     return environment(DATABASE_URL=database_url)
 
 
+@pytest.mark.storm
 def test_a_report_types_life_in_commands(env: dict[str, str], tmp_path: Path) -> None:
     """Set from TOML, shown as the JSON that sets it again, listed, deleted."""
     file = tmp_path / "withdrawals.toml"

@@ -125,6 +125,7 @@ async def test_the_first_delivery_counts_and_the_second_hears_so(each: ReportApi
     assert len(await each.world.table(row)) == 2
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("rows", [2, 20_000])
 async def test_of_many_deliveries_at_once_one_counts(each: ReportApi, rows: int) -> None:
     """Small parts and ones that go to the object store: all hear the same figures, and nothing of the others stays."""
@@ -318,6 +319,7 @@ async def test_a_part_has_a_bound(alone: ReportWorld) -> None:
         assert await left(desk) == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("point", ["reports.delivery_spooled", "reports.delivery_stored"])
 async def test_a_report_that_ends_while_rows_come_takes_none(reports: ReportWorld, point: str) -> None:
     """Cancelled between the first byte and the ledger's write: 409, and nothing stays, in no place."""

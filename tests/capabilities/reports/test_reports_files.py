@@ -198,6 +198,7 @@ async def test_a_store_that_does_not_give_the_first_byte_is_a_problem(
         (await desk.api.stranger.get(link["url"])).says(status, code)
 
 
+@pytest.mark.storm
 async def test_a_part_is_read_from_its_first_byte_on(alone: ReportWorld) -> None:
     """The last byte of a large file costs no more than the first one."""
     asked: list[int] = []

@@ -142,6 +142,7 @@ async def check_a_run_is_not_busy(database_url: str, how: How) -> None:
         assert await start_of(runs, RUN, session.token) is RunStart.BUSY, "a run of its own was given back"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", HOWS)
 async def test_a_run_is_not_busy_because_the_answer_of_its_claim_was_lost(database_url: str, how: How) -> None:
     """RUN-1, behind a lost answer, too."""

@@ -201,6 +201,7 @@ async def test_what_is_parked_for_too_long_is_given_back(fanout: Fanout, mortal_
             await alarm(mortal_rabbit, on=False)
 
 
+@pytest.mark.storm
 async def test_a_connection_that_went_silent_is_made_anew(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
     """No reset and no answer: the heartbeat notices, on both sides."""
     async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:

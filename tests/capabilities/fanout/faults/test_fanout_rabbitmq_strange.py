@@ -138,6 +138,7 @@ async def put_under(url: str, exchange: str, key: bytes, **properties: Any) -> N
         )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("key", KEYS)
 async def test_a_routing_key_that_nobody_can_read_closes_no_connection(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, key: str

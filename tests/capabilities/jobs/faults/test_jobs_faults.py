@@ -237,6 +237,7 @@ async def test_a_last_attempt_that_ends_while_its_begin_is_held_up_is_none(
     assert (told, runs) == (expected, [])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("way", ["released", "unknown to its process", "reclaimed"])
 async def test_a_job_that_was_cancelled_between_its_claim_and_its_start_has_no_attempt(
     database_url: str, way: str

@@ -129,6 +129,7 @@ async def check_others_run(url: str, how: How) -> None:
         await eventually_async(lambda: engine.pool.fetchval(DONE, MANY), 120, what="all of them have run, once")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", [_from_the_start, _behind_a_burst, _of_a_sudden])
 async def test_others_run_beside_a_type_that_hangs(database_url: str, how: How) -> None:
     """They waited for minutes: claims that a sweep doubled and jobs that were fetched ahead had every slot."""

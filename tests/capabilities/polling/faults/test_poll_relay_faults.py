@@ -140,6 +140,7 @@ async def test_a_commit_that_is_held_and_arrives_late_doubles_nothing(
     await world.check()
 
 
+@pytest.mark.storm
 async def test_a_held_commit_that_was_done_after_all_is_found_done(
     world: PollWorld, kafka_server: KafkaServer, proxy: KafkaProxy
 ) -> None:

@@ -38,6 +38,7 @@ def wheels(planner: Planner) -> Planner:
     return planner
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", sorted(ASKED))
 def test_the_corrector_reads_the_trackers_of_its_slot_only(wheels: Planner, name: str) -> None:
     """They are found by their place; in the order of their ids one would look at all until there are enough."""

@@ -34,6 +34,7 @@ async def mortal(mortal_url: str, tmp_path: Path) -> AsyncIterator[ReportWorld]:
         yield world
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("point", ["reports.part_fetched", "reports.merging", "reports.uploaded"])
 async def test_a_restart_of_the_database_costs_seconds(
     mortal: ReportWorld, mortal_postgres: PostgresServer, point: str

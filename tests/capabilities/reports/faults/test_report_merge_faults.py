@@ -27,6 +27,7 @@ def numbers(tmp_path: Path) -> PartFile:
     return PartFile("numbers", path, (Column("id", "BIGINT"), Column("pad", "VARCHAR")))
 
 
+@pytest.mark.storm
 async def test_what_memory_does_not_hold_is_spilled_and_comes_out_whole(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:

@@ -184,6 +184,7 @@ def saying(code: str, message: str = "Please &amp; thank you.") -> str:
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("status", "body", "code"),
     [
