@@ -44,6 +44,7 @@ def typed(screen: Screen, text: str, mistakes: int) -> Screen:
     return screen
 
 
+@pytest.mark.storm
 def test_a_mistake_is_underlined_where_it_stands(visit: Visitors, site: WorkSite) -> None:
     """Line, column and offset are those of the API, which counts characters; the mark counts as browsers do."""
     site.campaign("marks")

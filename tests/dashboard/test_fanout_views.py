@@ -41,6 +41,7 @@ def test_modules_stand_against_windows_and_entities_against_modules(visit: Visit
     page.get_by_role("row", name=re.compile(r"NL.ONE.* PAGES .*(ago|now)")).wait_for()
 
 
+@pytest.mark.storm
 def test_an_entity_says_why_it_fails(visit: Visitors) -> None:
     """With the provider's words, and its party as text."""
     page = visit("viewer", "/entities?entity=NL.BAD").page
@@ -194,6 +195,7 @@ def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious_in_the_form(visit: Visitors, scheme: str) -> None:
     """With its modules open, with a mistake in it, and on a phone."""

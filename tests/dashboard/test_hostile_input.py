@@ -171,6 +171,7 @@ def test_a_party_that_cannot_be_kept_is_refused_and_kept_in_the_form(visit: Visi
     assert site.one("SELECT count(*) FROM tickwright.entities WHERE code = 'HOSTILE'") == 0
 
 
+@pytest.mark.storm
 def test_the_expression_editor_lives_through_a_megabyte(visit: Visitors) -> None:
     """It is too much, and the editor says so; with less it goes on at once."""
     screen = hostile(visit, "/campaigns/edit")

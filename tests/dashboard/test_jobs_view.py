@@ -201,6 +201,7 @@ def test_the_counts_of_the_states_are_those_of_the_database(visit: Visitors, sit
     eventually(lambda: screen.page.get_by_role("button", name="pending 3").count() == 1, 10)
 
 
+@pytest.mark.storm
 def test_a_job_shows_the_trace_that_it_belongs_to(visit: Visitors, site: Site) -> None:
     """To a viewer too: whoever has it finds the job's spans. What somebody wrote there that is none is not shown."""
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -24,6 +24,7 @@ def test_an_edit_changes_what_differs_and_nothing_else(visit: Visitors, site: Si
     assert (column(site, "shop.remind", "concurrency"), column(site, "shop.remind", "max_attempts")) == (7, 5)
 
 
+@pytest.mark.storm
 def test_an_edit_of_what_somebody_else_changed_is_refused(visit: Visitors, site: Site) -> None:
     """The form was opened on an older version: it says so, and the other one's change stays."""
     site.ask("PUT", "/v1/task-types/shop.conflict", {"target": "python:shop.conflict"})

@@ -186,6 +186,7 @@ async def test_a_chunk_that_did_not_end_can_be_lost_again(batches: BatchWorld, m
     assert process.consumer.counts == Counter(planned=1, lost=1)
 
 
+@pytest.mark.storm
 async def test_what_may_pass_is_tried_again(batches: BatchWorld) -> None:
     """A source that was away costs the chunk an attempt, and the execution nothing."""
     failures = [Unavailable("source_unavailable", "away"), ConnectionResetError("gone"), ValueError("\ud800\0")]

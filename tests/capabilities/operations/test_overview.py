@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from pydantic import SecretStr
 
 from kit.api import running_api
@@ -158,6 +159,7 @@ async def test_nothing_is_asked_while_nobody_looks(database_url: str) -> None:
         assert probe.reached_times == seen
 
 
+@pytest.mark.storm
 async def test_runs_of_entities_are_in_the_throughput_and_in_the_figures_of_their_partner(database_url: str) -> None:
     """A real scheduler and consumer poll entities: the overview has their rate, the partner their calls."""
     settings = Settings(database_url=SecretStr(database_url), metrics_bind=Bind("127.0.0.1", 0))

@@ -428,6 +428,7 @@ async def test_polls_of_a_partner_that_nobody_here_asks_are_left_to_others(datab
             await eventually_async(lambda: all_done(side.pool, others))
 
 
+@pytest.mark.storm
 async def test_a_limit_that_an_operator_lowers_counts_within_a_second(database_url: str) -> None:
     """Settings are read with every exchange; nobody has to be started again."""
     async with Courier() as courier, running_consumer(database_url) as side:

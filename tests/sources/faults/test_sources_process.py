@@ -347,6 +347,7 @@ async def test_a_process_that_cannot_start_is_an_error_to_try_again(
         assert caught.value.code == "source_unavailable"
 
 
+@pytest.mark.storm
 async def test_nothing_is_left_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no other folder is given: done, refused, left early, ended by its time."""
     temporary = tmp_path / "temporary"

@@ -70,6 +70,7 @@ async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) 
         await running
 
 
+@pytest.mark.storm
 async def test_without_an_ear_the_lists_are_read_no_oftener_than_they_have_to(world: FanoutWorld) -> None:
     """The way to hear of changes is closed, and tried every second; the lists wait for their ten seconds."""
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"

@@ -47,6 +47,7 @@ def clock(tmp_path: Path) -> WorkerClock:
 # ---------------------------------------------------------------------- a consumer
 
 
+@pytest.mark.storm
 async def test_a_consumers_clock_makes_no_poll_early_twice_or_superseded(
     database_url: str, tmp_path: Path, clock: WorkerClock
 ) -> None:
@@ -109,6 +110,7 @@ SELECT count(*) FROM test_releases r
 """
 
 
+@pytest.mark.storm
 async def test_a_relays_clock_releases_nothing_early_and_nothing_twice(
     world: PollWorld, tmp_path: Path, clock: WorkerClock
 ) -> None:

@@ -115,6 +115,7 @@ async def test_a_claim_brings_so_many_bytes_and_says_that_there_are_more(databas
     assert [(len(claimed.rows), claimed.was_cut) for claimed in (first, second)] == [(64, True), (36, False)]
 
 
+@pytest.mark.storm
 async def test_a_row_of_an_earlier_release_that_is_too_long_ends_no_worker(database_url: str) -> None:
     """Its claim fails, and is tried again until the row is gone; then the others run."""
     ran = asyncio.Event()

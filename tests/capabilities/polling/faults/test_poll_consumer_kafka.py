@@ -136,6 +136,7 @@ async def test_a_consumer_killed_around_its_effect_loses_no_poll_and_doubles_no_
         assert len(courier.requests) - asked_before == 60 - done_before
 
 
+@pytest.mark.storm
 async def test_a_consumer_frozen_past_its_session_changes_nothing(world: PollWorld, tmp_path: Path) -> None:
     """KFK-6: SIGSTOP with answers under way until another one has its partitions; what it brings then is void."""
     async with Courier() as courier:

@@ -158,6 +158,7 @@ async def test_who_was_overtaken_says_nothing_of_the_partition(world: PollWorld)
         assert await world.pool.fetchval("SELECT min(position) = 7777 FROM tickwright.poll_reads")
 
 
+@pytest.mark.storm
 async def test_the_source_counts_what_it_read_skipped_and_holds(world: PollWorld) -> None:
     """Every record once, what is no poll by its reason, and each time that the group gives or takes."""
     await publish(world, 30)

@@ -73,6 +73,7 @@ async def done(world: PollWorld, turns: list[Trackers]) -> Counter[int]:
     return sum([await done_times(world.pool, trackers) for trackers in turns], Counter[int]())
 
 
+@pytest.mark.storm
 @pytest.mark.usefixtures("small")
 async def test_a_courier_that_fails_holds_up_no_other_in_its_partitions(world: PollWorld) -> None:
     """Its polls wait in the queue while the others are read on; when it works again each has its effect once."""

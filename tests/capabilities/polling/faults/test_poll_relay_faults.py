@@ -65,6 +65,7 @@ async def test_a_relay_killed_between_two_effects_loses_and_doubles_nothing(
     assert before > 0
 
 
+@pytest.mark.storm
 async def test_a_relay_paused_past_its_lease_is_fenced_and_doubles_nothing(world: PollWorld, tmp_path: Path) -> None:
     """SIGSTOP in the middle of the work, another takes over, SIGCONT: what the zombie still commits does not count."""
     await world.fill(60, 200)
